@@ -23,6 +23,7 @@ from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
     FeedTruncatedError,
     OverloadedError,
+    TransactionConflictError,
     TransactionEndedError,
     UnknownPartitionError,
 )
@@ -78,9 +79,10 @@ class Counting:
 
     def _commit(self, key: bytes, value: bytes) -> None:
         while True:
-            # A seal or a leader transfer aborts a transaction that it meets: nothing was applied.
+            # A seal or a leader transfer aborts a transaction that it meets, or refuses one that
+            # reads as of a time before it: nothing was applied.
             with (
-                contextlib.suppress(TransactionEndedError),
+                contextlib.suppress(TransactionEndedError, TransactionConflictError),
                 self._table.transaction({"key": key}) as tx,
             ):
                 tx.write([{"key": key, "value": value}])
