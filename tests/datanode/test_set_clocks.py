@@ -108,6 +108,12 @@ def test_a_node_that_begins_with_a_wrong_clock_gives_no_times_until_it_is_right(
         assert abs(write(client, b"3") - now()) < NEAR
 
 
+def until_bounded(c: Coordinator) -> int:
+    """Wait until node 0 has its bound on the disk, which a write does not need; return it."""
+    bound: int = c.until("a bound", lambda: c.node(0).clock_bound.until)
+    return bound
+
+
 def damage(node: LocalNode) -> None:
     """Leave nothing to be read of what a node that is down has told."""
     path = node.directory / NAME
@@ -124,7 +130,7 @@ def test_a_node_that_has_lost_what_it_told_waits_for_the_time_of_others(
         write(client, b"1")
         leader = c.nodes[0]
         assert isinstance(leader, LocalNode)
-        told = c.node(0).clock_bound.until
+        told = until_bounded(c)
         leader.stop()
         damage(leader)
         machines[0].ahead = error
@@ -162,6 +168,7 @@ def test_a_node_that_is_alone_goes_on_above_its_rows_when_it_has_lost_what_it_to
         assert isinstance(node, LocalNode)
         with TableClient(list(c.peers.values()), settings=ClientSettings()) as client:
             first = write(client, b"1")
+            until_bounded(c)
             node.stop()
             damage(node)
             machine.ahead = -MONTH
