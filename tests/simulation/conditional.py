@@ -51,9 +51,9 @@ from rezone.wire.messages import (
     TransactionTimes,
     WriteRequest,
 )
-from simulation.copy_storm import FOR_EVER_SECONDS, PARTITION, CopyStorm
-from simulation.cut_over import CutOver
+from simulation.copy_storm import FOR_EVER_SECONDS, PARTITION
 from simulation.data_plane import DataPlane, values_of
+from simulation.storm_clients import CopyStormOf, CutOverOf
 from simulation.transactions import Answer, Send, begin
 
 CLIENTS = 3
@@ -458,13 +458,13 @@ def _check(attempt: Attempt, kept: dict[bytes, int]) -> None:
         assert seen, f"{attempt}: nobody had written the row; {kept}"
 
 
-class ConditionalCutOver(CutOver):
+class ConditionalCutOver(CutOverOf[Conditional]):
     """A re-sharding under storms, with compare-and-set over its seals."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         rows = [bytes([n * 256 // ROWS]) * 8 + b"conditional%d" % n for n in range(ROWS)]
-        self.conditional = Conditional(
+        self.more = Conditional(
             self,
             seed,
             rows,
@@ -473,68 +473,25 @@ class ConditionalCutOver(CutOver):
             resharded=self.told.add,
         )
 
-    def step(self) -> None:
-        """Let a moment pass."""
-        super().step()
-        self.conditional.step(storm=self.loop.time() < self.storm_seconds)
-
-    def close(self) -> None:
-        """End the run."""
-        self.conditional.close()
-        super().close()
-
-    def _over(self) -> bool:
-        return super()._over() and self.conditional.idle
-
     def _check_end(self) -> None:
         super()._check_end()
-
-        def leader_of(row: bytes) -> Replica:
-            (leader,) = self.leaders(self.new.partition_of(int.from_bytes(row[:8], "big")))
-            return leader
-
-        self.conditional.check(leader_of)
+        self.more.check(self.leader_of)
 
 
-class ConditionalCopyStorm(CopyStorm):
+class ConditionalCopyStorm(CopyStormOf[Conditional]):
     """Copies in both forms under storms, with compare-and-set at leaders that come and go."""
 
     def __init__(self, seed: int) -> None:
-        self.conditional: Conditional | None = None
         super().__init__(seed)
         rows = self._rows_of(b"conditional%d", ROWS)
-        self.conditional = Conditional(
-            self, seed, rows, lambda _: PARTITION, value_of=self._value_of
-        )
-
-    def ask(self) -> None:
-        """Write."""
-        super().ask()
-        assert self.conditional is not None
-        self.conditional.step(storm=True)
-
-    def coordinate(self) -> None:
-        """Do a pass; when the storm is over clients go on in it."""
-        super().coordinate()
-        if self.conditional is not None and self.loop.time() >= self.storm_seconds:
-            self.conditional.step(storm=False)
-
-    def close(self) -> None:
-        """End the run."""
-        if self.conditional is not None:
-            self.conditional.close()
-        super().close()
-
-    def _over(self) -> bool:
-        return super()._over() and self.conditional is not None and self.conditional.idle
+        self.more = Conditional(self, seed, rows, lambda _: PARTITION, value_of=self._value_of)
 
     def settle(self) -> None:
         """Wait until all is copied; each replica must have what clients were told."""
         super().settle()
-        assert self.conditional is not None
         if self.config.version_retention_seconds == FOR_EVER_SECONDS:
             for replica in self.replicas():
-                self.conditional.check(lambda _, here=replica: here)  # type: ignore[misc]
+                self.more.check(lambda _, here=replica: here)  # type: ignore[misc]
 
 
 def storm(seed: int) -> collections.Counter[str]:

@@ -303,12 +303,15 @@ class CutOver(DataPlane):
             ]
             assert digests[0] == digests[1], f"{_name(target)} differs from {_name(source)}"
 
+    def leader_of(self, row: bytes) -> Replica:
+        """Return who leads the row's partition of the next layout."""
+        (leader,) = self.leaders(self.new.partition_of(int.from_bytes(row[:8], "big")))
+        return leader
+
     def _check_end(self) -> None:
         """Assert that all that was acknowledged is where clients look for it, once."""
         for row in self.rows:
-            target = self.new.partition_of(int.from_bytes(row[:8], "big"))
-            (leader,) = self.leaders(target)
-            missing = self.acknowledged[row] - values_of(leader, row).keys()
+            missing = self.acknowledged[row] - values_of(self.leader_of(row), row).keys()
             assert not missing, f"{missing} of {row!r} are lost"
         for partition in self.old.ids:
             for leader in self.leaders(partition):

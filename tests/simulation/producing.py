@@ -42,9 +42,9 @@ from rezone.wire.messages import (
     WriteRequest,
     WriteResult,
 )
-from simulation.copy_storm import PARTITION, CopyStorm
-from simulation.cut_over import CutOver
+from simulation.copy_storm import PARTITION
 from simulation.data_plane import DataPlane, values_of
+from simulation.storm_clients import CopyStormOf, CutOverOf
 
 NAMES = 2
 LIVES_MAX = 3
@@ -131,6 +131,9 @@ class Named:
     def idle(self) -> bool:
         """Whether nobody waits for an answer."""
         return all(process.asked is None for process in self._processes)
+
+    def close(self) -> None:
+        """End nothing: no process waits in a thread."""
 
     def step(self, *, storm: bool) -> None:
         """Go on with what each process does; in a storm others take over."""
@@ -324,68 +327,38 @@ class Named:
             assert known, f"{row!r} is {found!r}, acknowledged last was {last!r}"
 
 
-class NamedCutOver(CutOver):
+class NamedCutOver(CutOverOf[Named]):
     """A re-sharding under storms, with producers that take names over."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         rows = [bytes([n * 256 // ROWS]) * 8 + b"named%d" % n for n in range(ROWS)]
-        self.named = Named(self, seed, rows, self._partition_of, resharded=self.told.add)
-
-    def step(self) -> None:
-        """Let a moment pass."""
-        super().step()
-        self.named.step(storm=self.loop.time() < self.storm_seconds)
-
-    def _over(self) -> bool:
-        return super()._over() and self.named.idle
+        self.more = Named(self, seed, rows, self._partition_of, resharded=self.told.add)
 
     def _check_end(self) -> None:
         super()._check_end()
-        self.named.check_fences(self._places)
-
-        def leader_of(row: bytes) -> Replica:
-            (leader,) = self.leaders(self.new.partition_of(int.from_bytes(row[:8], "big")))
-            return leader
-
-        self.named.check_rows(leader_of, all_versions=True)
+        self.more.check_fences(self._places)
+        self.more.check_rows(self.leader_of, all_versions=True)
 
     def _places(self, partition: PartitionId) -> set[PartitionId]:
         return {partition, *(part.old for part in self.sources.get(partition, ()))}
 
 
-class NamedCopyStorm(CopyStorm):
+class NamedCopyStorm(CopyStormOf[Named]):
     """Copies in both forms under storms, with producers that take names over."""
 
     def __init__(self, seed: int) -> None:
-        self.named: Named | None = None
         super().__init__(seed)
         rows = self._rows_of(b"named%d", ROWS)
-        self.named = Named(self, seed, rows, lambda _: PARTITION, value_of=self._value_of)
-
-    def ask(self) -> None:
-        """Write."""
-        super().ask()
-        assert self.named is not None
-        self.named.step(storm=True)
-
-    def coordinate(self) -> None:
-        """Do a pass; when the storm is over producers go on in it."""
-        super().coordinate()
-        if self.named is not None and self.loop.time() >= self.storm_seconds:
-            self.named.step(storm=False)
-
-    def _over(self) -> bool:
-        return super()._over() and self.named is not None and self.named.idle
+        self.more = Named(self, seed, rows, lambda _: PARTITION, value_of=self._value_of)
 
     def settle(self) -> None:
         """Wait until all is copied; each replica must know what was acknowledged, and who wrote."""
         super().settle()
-        assert self.named is not None
-        self.named.check_fences(lambda partition: {partition})
+        self.more.check_fences(lambda partition: {partition})
         for_ever = self.config.version_retention_seconds > 1
         for replica in self.replicas():
-            self.named.check_rows(lambda _, here=replica: here, all_versions=for_ever)  # type: ignore[misc]
+            self.more.check_rows(lambda _, here=replica: here, all_versions=for_ever)  # type: ignore[misc]
 
 
 def storm(seed: int) -> collections.Counter[str]:
