@@ -12,6 +12,7 @@ Answers may be framed by nobody, run no script but the console's own, and are st
 
 import hmac
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -109,26 +110,38 @@ def site_refusal(headers: Mapping[str, str], *, navigation: bool = False) -> Ref
     return Refusal(HTTPStatus.FORBIDDEN, "the request comes from another site")
 
 
-class Guard:
-    """Lets requests of the session through, and puts headers on all answers."""
+class HttpGuard(ABC):
+    """Lets HTTP alone through, and puts headers on all answers."""
 
-    def __init__(self, app: ASGIApp, *, session: Session, cookie: str) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._session = session
-        self._cookie = cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
+        elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-            return
+        else:
+            await self._answer(scope, receive, send_with_headers(send))
 
+    @abstractmethod
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an HTTP request, or refuse it."""
+
+
+class Guard(HttpGuard):
+    """Lets requests of the session through."""
+
+    def __init__(self, app: ASGIApp, *, session: Session, cookie: str) -> None:
+        super().__init__(app)
+        self._session = session
+        self._cookie = cookie
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._refusal(scope)
         answer = self._app if refused is None else answer_refused(refused)
-        await answer(scope, receive, send_with_headers(send))
+        await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers = Headers(scope=scope)

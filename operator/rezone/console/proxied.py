@@ -24,10 +24,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rezone.console.guard import (
+    HttpGuard,
     Refusal,
     answer_refused,
     bare_refusal,
-    send_with_headers,
     site_refusal,
     write_refusal,
 )
@@ -97,31 +97,23 @@ def token_of(headers: Headers) -> str | None:
     return token if scheme.lower() == "bearer" and plain else None
 
 
-class ProxiedGuard:
+class ProxiedGuard(HttpGuard):
     """Lets through what has a token and comes from the console's own pages."""
 
     def __init__(self, app: ASGIApp, *, proxied: Proxied) -> None:
-        self._app = app
+        super().__init__(app)
         self._proxied = proxied
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or refuse it."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         token = token_of(headers)
         refused = self._refusal(scope, headers, token)
         if refused is not None or token is None:
-            answer = answer_refused(refused or _NOBODY)
-            await answer(scope, receive, send_with_headers(send))
+            await answer_refused(refused or _NOBODY)(scope, receive, send)
             return
         reset = _caller.set(token)
         try:
-            await self._app(scope, receive, send_with_headers(send))
+            await self._app(scope, receive, send)
         finally:
             _caller.reset(reset)
 
