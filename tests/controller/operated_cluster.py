@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -162,6 +164,26 @@ async def until_zone(
 ) -> Json:
     """Watch a zone until it is as wanted."""
     return await until(api, path_of(namespace, "distributionzones"), name, predicate, **options)
+
+
+def is_led(zone: Json) -> bool:
+    """Return whether every partition has a leader."""
+    found = condition(zone, "Ready")
+    return found.get("status") == "True" or found.get("reason") == "UnderReplicated"
+
+
+async def fail_over(cluster: TestCluster, api: KubeApi, namespace: str, zone: str) -> None:
+    """Freeze a leader's process until others lead its partitions; then it may follow."""
+    dead = (await routes_of(api, namespace, zone))[0].leader
+    group = cluster.pod_pid(namespace, f"{zone}-{dead}")
+    assert group is not None
+    os.killpg(group, signal.SIGSTOP)
+    try:
+        await until_zone(api, namespace, zone, lambda found: not is_ready(found))
+        await until_zone(api, namespace, zone, is_led)
+        assert dead not in {record.leader for record in await routes_of(api, namespace, zone)}
+    finally:
+        os.killpg(group, signal.SIGCONT)
 
 
 def condition(found: Json, kind: str) -> Json:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ import pytest
 from operated_cluster import (
     TestCluster,
     condition,
+    fail_over,
     is_ready,
     make_zone,
     path_of,
     remove_zone,
-    routes_of,
     until_zone,
     zone_manifest,
 )
@@ -92,28 +90,12 @@ async def test_no_template_stops_the_failover_of_its_zone_or_others(
         zone = await until_zone(api, NAMESPACE, ZONE, says)
         assert stalled(zone)[0] == "InvalidTemplate"
         assert is_ready(zone)
-    routes = await routes_of(api, NAMESPACE, ZONE)
-    dead = routes[0].leader
-    group = cluster.pod_pid(NAMESPACE, f"{ZONE}-{dead}")
-    assert group is not None
-    os.killpg(group, signal.SIGSTOP)
-    try:
-        await until_zone(api, NAMESPACE, ZONE, lambda z: not is_ready(z))
-        await until_zone(api, NAMESPACE, ZONE, is_led)
-        assert dead not in {record.leader for record in await routes_of(api, NAMESPACE, ZONE)}
-    finally:
-        os.killpg(group, signal.SIGCONT)
+    await fail_over(cluster, api, NAMESPACE, ZONE)
     set_template(cluster, None)
     await until_zone(api, NAMESPACE, ZONE, lambda z: is_ready(z) and not stalled(z)[0])
     assert before == {pod["metadata"]["uid"] for pod in (await api.get(PODS))["items"]}
     for name in ("bad", ZONE):
         await remove_zone(api, NAMESPACE, name)
-
-
-def is_led(zone: Json) -> bool:
-    """Return whether every partition has a leader."""
-    found = condition(zone, "Ready")
-    return found.get("status") == "True" or found.get("reason") == "UnderReplicated"
 
 
 async def test_a_deep_template_leaves_the_operator_watching(

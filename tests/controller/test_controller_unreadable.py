@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from operated_cluster import (
     TERMINAL_TASKS,
     TestCluster,
     addresses_of,
-    condition,
+    fail_over,
     is_ready,
     make_zone,
     migration_manifest,
@@ -78,27 +76,6 @@ async def until_told(api: KubeApi, kind: str, name: str) -> str:
     raise AssertionError("a watch never ends")
 
 
-def is_led(zone: Json) -> bool:
-    """Return whether every partition has a leader."""
-    found = condition(zone, "Ready")
-    return found.get("status") == "True" or found.get("reason") == "UnderReplicated"
-
-
-async def fail_over(cluster: TestCluster, api: KubeApi) -> None:
-    """Stop a leader's process: another must take its partitions, and it must be followed again."""
-    dead = (await routes_of(api, NAMESPACE, ZONE))[0].leader
-    group = cluster.pod_pid(NAMESPACE, f"{ZONE}-{dead}")
-    assert group is not None
-    os.killpg(group, signal.SIGSTOP)
-    try:
-        await until_zone(api, NAMESPACE, ZONE, lambda zone: not is_ready(zone))
-        await until_zone(api, NAMESPACE, ZONE, is_led)
-        assert dead not in {record.leader for record in await routes_of(api, NAMESPACE, ZONE)}
-    finally:
-        os.killpg(group, signal.SIGCONT)
-    await until_zone(api, NAMESPACE, ZONE, is_ready)
-
-
 @pytest.mark.proves("TR-03")
 async def test_an_unreadable_task_and_migration_stop_nothing_of_their_zone(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess
@@ -120,7 +97,8 @@ async def test_an_unreadable_task_and_migration_stop_nothing_of_their_zone(
     break_status(cluster, "rgm", "lost", startedTime=NO_TIME)
     assert "status.startedTime" in await until_told(api, "RegionMigration", "lost")
 
-    await fail_over(cluster, api)
+    await fail_over(cluster, api, NAMESPACE, ZONE)
+    await until_zone(api, NAMESPACE, ZONE, is_ready)
     record = (await routes_of(api, NAMESPACE, ZONE))[moved]
     new = min(set(addresses_of(zone)) - set(record.replicas))
     kept = tuple(node for node in stable_of(zone)[moved] if node != record.replicas[-1])
