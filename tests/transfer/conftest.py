@@ -48,3 +48,15 @@ def spark() -> Iterator[Any]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+@pytest.fixture
+def zone(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Any]:
+    """Yield two nodes that lead a partition each, of the zone that the module's CONFIG says."""
+    from replica_cluster import FAST, cluster  # noqa: PLC0415 - found by the paths above
+
+    config = request.module.CONFIG
+    with cluster(tmp_path / "nodes", 2, config=config, settings=FAST) as nodes:
+        for partition in range(2):
+            nodes.create(partition, (partition, 1 - partition))
+        yield nodes

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,6 @@ TABLE = TableSchema(
 CONFIG = ZoneConfig(zone="orders", zone_uid="u", partitions=2, table=TABLE)
 KILLED_SECONDS = 300.0
 EXAMPLES = Path(__file__).parents[2] / "examples/spark"
-
-
-@pytest.fixture
-def zone(tmp_path: Path) -> Iterator[Coordinator]:
-    """Yield two nodes that lead a partition each."""
-    with cluster(tmp_path / "nodes", 2, config=CONFIG, settings=FAST) as nodes:
-        for partition in range(2):
-            nodes.create(partition, (partition, 1 - partition))
-        yield nodes
 
 
 def rows(first: int, last: int) -> list[dict[str, Any]]:

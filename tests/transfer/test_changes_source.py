@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from replica_cluster import FAST, Coordinator, cluster
+from replica_cluster import Coordinator
 
 from rezone.client import TableClient
 from rezone.client.feed.token import FeedTokenError
@@ -31,15 +31,6 @@ TABLE = TableSchema(
     primary_key=("id",),
 )
 CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
-
-
-@pytest.fixture
-def zone(tmp_path: Path) -> Iterator[Coordinator]:
-    """Yield two nodes that lead a partition each."""
-    with cluster(tmp_path / "nodes", 2, config=CONFIG, settings=FAST) as nodes:
-        for partition in range(2):
-            nodes.create(partition, (partition, 1 - partition))
-        yield nodes
 
 
 @pytest.fixture
