@@ -119,15 +119,14 @@ def _exported(
     phase = Phase("export", "writing", plan.parts, before=len(done))
     done |= {part.name: part for part in run(phase, left, task)}
     parts = [done[name] for name in names]
-    words = np.array([list(bytes.fromhex(part.digest)) for part in parts], np.uint8)
-    digest = words.view(">u8").astype(np.uint64).sum(axis=0, dtype=np.uint64)
+    found = RangeDigests.load([(part.rows, part.digest) for part in parts])
     manifest = ExportManifest(
         zone=plan.zone,
         zone_uid=plan.zone_uid,
         as_of=plan.as_of,
         table=plan.table,
-        rows=sum(part.rows for part in parts),
-        digest=digest.astype(">u8").tobytes().hex(),
+        rows=found.total_rows,
+        digest=found.digest,
         file_bytes=sum(part.file_bytes for part in parts),
         parts=parts,
     )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rezone.client.requests.batches import conform
 from rezone.transfer.bulk.digests import hashes_of
-from rezone.transfer.bulk.directory import files_of
+from rezone.transfer.bulk.directory import Directory, files_of
 from rezone.transfer.bulk.exact import exact
 from rezone.transfer.bulk.parquet import ParquetUnit, read_unit, units_of
 from rezone.transfer.options import SourceOptions
@@ -71,16 +71,20 @@ class ParquetSide:
     table: TableSchema
 
     def parts(self) -> list[Any]:
-        """Return row groups of files."""
+        """Return row groups of files, with the directory that these are in."""
         schema = arrow_schema_of(self.table)
         directory, found = files_of(self.uri, ".parquet")
-        return [unit for file in found for unit in units_of(directory, file.name, schema)]
+        return [
+            (directory.uri, unit)
+            for file in found
+            for unit in units_of(directory, file.name, schema)
+        ]
 
     def batches(self, part: Any) -> Iterator[Any]:
         """Yield the rows of some row groups. Raises InvalidRowError when a value does not fit."""
-        unit = ParquetUnit(*part)
+        uri, unit = part
         schema = arrow_schema_of(self.table)
-        for batch in read_unit(files_of(self.uri, ".parquet")[0], unit):
+        for batch in read_unit(Directory(uri), ParquetUnit(*unit)):
             yield exact(batch, schema)
 
     def may_have(self, part: Any, ranges: Sequence[HashRange]) -> bool:
