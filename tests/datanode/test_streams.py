@@ -25,6 +25,7 @@ from rezone.wire.messages import (
     LeaseRequest,
     Message,
     NodeStatistics,
+    OpenConnection,
     Role,
     SetState,
     StatisticsRequest,
@@ -34,6 +35,7 @@ from rezone.wire.messages import (
     TakeoverState,
     ZoneConfig,
 )
+from rezone.wire.transport.channel import CHANNEL_ERRORS
 
 P, Q = 0, 1
 TWO = ZoneConfig(zone="t", zone_uid="uid-test", partitions=2)
@@ -321,3 +323,24 @@ def test_who_asks_for_a_stream_of_a_node_that_ends_keeps_no_connection(tmp_path:
             if thread.name == f"receive {late.name}":
                 thread.join(10)
                 assert not thread.is_alive(), "it waits for a stream"
+
+
+def test_a_follower_that_comes_while_a_node_ends_is_refused(tmp_path: Path) -> None:
+    """A channel that was opened before and says its name after is not served.
+
+    Its follower would stay with the node that ends, and never connect to the one that is started
+    in its place.
+    """
+    with cluster(tmp_path, 3) as c:
+        client = c.connect(c.nodes[1].address)
+        channel = client.channel("replication")
+        links = c.node(1).links
+        links.close(10)
+        channel.send(OpenConnection(name="late", node=2, zone_uid="uid-test", beats=True))
+        channel.send(
+            StreamRequest(opaque=1, partition=0, high_offset=0, partition_uuid="", leader_epoch=1)
+        )
+        with pytest.raises(CHANNEL_ERRORS, match="is stopping"):
+            channel.receive()
+        assert links.producers() == []
+        client.close()

@@ -18,7 +18,7 @@ from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
 from rezone.datanode.scheduling.unread import Peer, Unread
-from rezone.wire.errors import ConflictError, LimitExceededError
+from rezone.wire.errors import ConflictError, LimitExceededError, NotReadyError
 from rezone.wire.messages import NodeId, OpenConnection, PartitionId
 from rezone.wire.transport.channel import Channel
 from rezone.wire.transport.flight import NodeClient
@@ -60,10 +60,13 @@ class Links:
             return list(self._consumers.values())
 
     def close(self, timeout_seconds: float) -> None:
-        """End the connections to leaders, and those that anybody still asks for."""
+        """End all channels, and refuse those that anybody still asks for."""
         with self._lock:
             self._closed = True
             consumers = list(self._consumers.values())
+            producers = list(self._producers.values())
+        for producer in producers:
+            producer.close("the node is stopping")
         for consumer in consumers:
             consumer.close(timeout_seconds)
 
@@ -197,7 +200,7 @@ class Links:
         """Serve a follower's node to the end of its channel.
 
         A channel of the same name is closed first (DCP-01); LimitExceededError when there are
-        too many, ConflictError for another zone's.
+        too many, ConflictError for another zone's, NotReadyError when this node is stopping.
         """
         host = self._host
         frame = channel.receive()
@@ -220,6 +223,9 @@ class Links:
         )
         limit = host.settings.replication_connections_max
         with self._lock:
+            if self._closed:
+                # It was opened before, and nobody else would ask the follower to hang up.
+                raise NotReadyError(f"node {host.node_id} is stopping")
             old = self._producers.get(hello.name)
             if old is None and len(self._producers) >= limit:
                 raise LimitExceededError(

@@ -35,7 +35,6 @@ from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.replicas import Replicas
 from rezone.datanode.node.report import WHOLE_REPORT, ReportBoard
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.resharding.import_source import ImportSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.unread import Peer, Unread
@@ -202,14 +201,14 @@ class DataNode:
             return
         self._stopping.set()
         seconds = self.settings.stop_ms_max / 1000
-        channels = self._channels()
+        clients = self._clients()
         self.board.close()
         self.foreground.close()
         self._builds.close(seconds)
         self.pulls.close(seconds)
         self.imports.close(seconds)
-        for channel in channels:
-            channel.close("the node is stopping")
+        for client in clients:
+            client.close("the node is stopping")
         self.links.close(seconds)
         for partition in self.partitions():
             partition.close()
@@ -220,12 +219,12 @@ class DataNode:
 
     def hang_up(self, reason: str) -> None:
         """Ask the other sides of all channels to connect again; nothing under way is lost."""
-        for channel in self._channels():
+        for channel in (*self._clients(), *self.links.producers()):
             channel.close(reason)
 
-    def _channels(self) -> list[DataChannel | ProducerChannel]:
+    def _clients(self) -> list[DataChannel]:
         with self._lock:
-            return [*self._data_channels, *self.links.producers()]
+            return list(self._data_channels)
 
     @property
     def stopping(self) -> bool:
