@@ -305,13 +305,26 @@ def test_a_stop_signal_counts_whichever_thread_gets_it(tmp_path: Path) -> None:
         "ready = Path(sys.argv[2])\n"
         "def stop():\n"
         "    while not ready.exists():\n"
-        "        pass\n"
+        "        threading.Event().wait(0.01)\n"
         "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
         "threading.Thread(target=stop, daemon=True).start()\n"
         "process.run(0, Path(sys.argv[1]), '127.0.0.1:0', 0, ready_file=ready)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data"), str(tmp_path / "ready")]
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
+
+
+def test_a_node_imports_no_pandas() -> None:
+    """Where Spark is installed, a new leader's first write would wait until pandas is imported."""
+    script = (
+        "import sys\n"
+        "from rezone.datanode import process\n"
+        "process.leave_pandas_out()\n"
+        "import pyarrow\n"
+        "pyarrow.array([b'a', b'b'])\n"
+        "sys.exit('pandas' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
 
 
 def test_a_node_that_hangs_in_its_stop_ends_and_says_where(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def run(
     ("flight health") once the node serves. Without `settings` they are those of the environment.
     """
     settings = settings or NodeSettings.from_environment()
+    leave_pandas_out()
     raise_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     structlog.configure(
@@ -124,6 +125,23 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+class _WithoutPandas:
+    """Finds no pandas, whether it is installed or not; an entry of `sys.meta_path`."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        """Find nothing. Raises ModuleNotFoundError for pandas."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a data node converts nothing to pandas", name=fullname)
+
+
+def leave_pandas_out() -> None:
+    """Import no pandas, which pyarrow does, where it is installed, for its first array of a list.
+
+    A new leader's first write would wait 180 ms for it, and the process would have 48 MB more.
+    """
+    sys.meta_path.insert(0, _WithoutPandas())
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -40,7 +40,6 @@ from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.datanode.scheduling.workers import Job, JobState, Workers
 from rezone.datanode.settings import Clock, NodeSettings, SystemClock
-from rezone.datanode.writing.write import warm_up
 from rezone.storage.budget import Budget
 from rezone.storage.disk.sync_times import SyncTimes
 from rezone.storage.disk.syncing import make_directory
@@ -163,7 +162,6 @@ class DataNode:
 
     def open(self) -> None:
         """Open what the node has on its disk and go on with it."""
-        warm_up()
         make_directory(self._directory)
         self.zone.open(self._directory)
         self.open_bound(self._directory)
@@ -219,8 +217,10 @@ class DataNode:
 
     def hang_up(self, reason: str) -> None:
         """Ask the other sides of all channels to connect again; nothing under way is lost."""
-        for channel in (*self._clients(), *self.links.producers()):
-            channel.close(reason)
+        for client in self._clients():
+            client.close(reason)
+        for follower in self.links.producers():
+            follower.close(reason)
 
     def _clients(self) -> list[DataChannel]:
         with self._lock:

@@ -33,7 +33,7 @@ from rezone.storage.log.entry import (
 from rezone.wire.codec.bodies import from_ipc
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.producers import digest_of
-from rezone.wire.codec.rows import RowCodec, hash_of, row_ids
+from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -134,16 +134,6 @@ def _entry_rows(
 def _no_values(count: int) -> Any:
     offsets = pa.py_buffer(bytes(4 * (count + 1)))
     return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(b"")])
-
-
-def warm_up() -> None:
-    """Have the libraries do now what they put off until the first row.
-
-    pyarrow imports pandas, where that is installed, at the first call with a scalar: 180 ms that
-    a takeover's new leader would otherwise spend on its first write.
-    """
-    keys = pa.array([b"a", b"b"], pa.binary())
-    row_ids(keys, hash_of(keys)).take(pa.array([0]))
 
 
 def require_inside(low: int, high: int, hash_range: tuple[int, int], partition: int) -> None:
