@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew release audit bench fuzz clean
+.PHONY: help prepare browser demo down test check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -93,7 +93,10 @@ krew: env ## Write the plugin of kubectl for krew into OUTPUT= (dist): BASE_URL=
 	$(UV) build --quiet --wheel --out-dir $(or $(OUTPUT),dist)
 	$(RUN) hack/krew.py --wheel $(or $(OUTPUT),dist)/rezone-*-py3-none-any.whl --base-url "$(BASE_URL)" --homepage "$(HOMEPAGE)" --output $(or $(OUTPUT),dist)
 
-release: env ## Build wheel, chart, plugin for krew, SBOM and checksums into OUTPUT= (dist/release), the same each time: BASE_URL=, HOMEPAGE=
+olm: env ## Write the bundle for the Operator Lifecycle Manager into OUTPUT= (dist/olm): HOMEPAGE=
+	$(RUN) hack/olm.py --homepage "$(HOMEPAGE)" --output $(or $(OUTPUT),dist/olm)
+
+release: env ## Build wheel, chart, plugin for krew, bundle for OLM, SBOM and checksums into OUTPUT= (dist/release), the same each time: BASE_URL=, HOMEPAGE=
 	$(RUN) hack/release.py --uv $(UV) --helm "$$(python3 -m rezone.local.tools helm)" --base-url "$(BASE_URL)" --homepage "$(HOMEPAGE)" --output $(or $(OUTPUT),dist/release)
 
 audit: env ## Check digests and licences of all dependencies; ONLINE=1 asks OSV for known vulnerabilities, too

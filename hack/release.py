@@ -3,9 +3,9 @@
     python hack/release.py --output dist/release --base-url https://... --homepage https://...
 
 The wheel, the chart with its metadata for Artifact Hub, the plugin of kubectl with its manifest for
-krew, the SBOM (CycloneDX) of all that the wheel may bring, and SHA256SUMS over them. Times are
-SOURCE_DATE_EPOCH, by default the one of the images. Nothing is signed or uploaded: whoever releases
-signs SHA256SUMS with a key of their own (docs/contribute/release.md).
+krew, the bundle for OLM, the SBOM (CycloneDX) of all that the wheel may bring, and SHA256SUMS over
+them. Times are SOURCE_DATE_EPOCH, by default the one of the images. Nothing is signed or uploaded:
+whoever releases signs SHA256SUMS with a key of their own (docs/contribute/release.md).
 """
 
 import argparse
@@ -21,11 +21,12 @@ import tarfile
 import tempfile
 import tomllib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import olm
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -75,6 +76,7 @@ def release(root: Path, output: Path, *, uv: str, helm: str, base_url: str, home
         ],
         root,
     )
+    build_bundle(root, output / f"{NAME}-olm-{found}.tar.gz", homepage=homepage)
     exported = _run([uv, "export", "--quiet", *SBOM_ARGUMENTS], root)
     sbom = output / f"{NAME}-{found}.cdx.json"
     sbom.write_text(reproducible_sbom(exported, wheel))
@@ -123,18 +125,18 @@ def build_chart(root: Path, output: Path, *, helm: str, homepage: str) -> Path:
         shutil.copytree(root / "charts" / NAME, staged)
         description = yaml.safe_load((staged / "Chart.yaml").read_text())
         description["home"] = homepage
-        description["annotations"] |= artifact_hub(root)
+        description["annotations"] |= artifact_hub(root, homepage)
         (staged / "Chart.yaml").write_text(yaml.safe_dump(description, sort_keys=False))
         shutil.copy(root / "LICENSE", staged / "LICENSE")
         _run([helm, "package", str(staged), "--destination", place], root)
-        (packed,) = Path(place).glob("*.tgz")
-        target = output / packed.name
-        target.write_bytes(repacked(packed.read_bytes()))
+        (made,) = Path(place).glob("*.tgz")
+        target = output / made.name
+        target.write_bytes(repacked(made.read_bytes()))
     return target
 
 
-def artifact_hub(root: Path) -> dict[str, str]:
-    """Return the annotations that list the chart's kinds, of their definitions."""
+def artifact_hub(root: Path, homepage: str) -> dict[str, str]:
+    """Return the annotations that list the chart's kinds, of their definitions, and its images."""
     kinds = []
     for path in sorted((root / "crds").glob("*.yaml")):
         body = yaml.safe_load(path.read_text())
@@ -148,24 +150,48 @@ def artifact_hub(root: Path) -> dict[str, str]:
                 "description": served["schema"]["openAPIV3Schema"]["description"],
             }
         )
-    return {"artifacthub.io/crds": yaml.safe_dump(kinds, sort_keys=False)}
+    examples = [yaml.safe_load(path.read_text()) for path in olm.samples(root)]
+    found = {
+        "crds": kinds,
+        "crdsExamples": examples,
+        "images": olm.related_images(olm.base_objects(root)),
+        "links": [{"name": "source", "url": homepage}],
+    }
+    return {f"artifacthub.io/{k}": yaml.safe_dump(v, sort_keys=False) for k, v in found.items()}
 
 
-def repacked(packed: bytes) -> bytes:
-    """Return a tar.gz with the same files in the order of their names, at a fixed time."""
-    result = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(packed)) as old,
-        gzip.GzipFile(fileobj=result, mode="wb", mtime=0, filename="") as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as new,
-    ):
-        for member in sorted(old.getmembers(), key=lambda each: each.name):
+def build_bundle(root: Path, target: Path, *, homepage: str) -> None:
+    """Write an archive of the bundle for the Operator Lifecycle Manager."""
+    files = {
+        f"{NAME}-olm/{path}": text.encode()
+        for path, text in olm.bundle_files(root, homepage).items()
+    }
+    target.write_bytes(packed(files))
+
+
+def repacked(archive: bytes) -> bytes:
+    """Return a tar.gz with the same files, packed by us."""
+    files = {}
+    with tarfile.open(fileobj=io.BytesIO(archive)) as old:
+        for member in old.getmembers():
             content = old.extractfile(member)
             if content is None:
                 raise ReleaseError(f"{member.name} of the chart is no file")
-            entry = tarfile.TarInfo(member.name)
-            entry.size, entry.mode, entry.mtime = member.size, 0o644, epoch()
-            new.addfile(entry, content)
+            files[member.name] = content.read()
+    return packed(files)
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar.gz of files in the order of their names, at a fixed time."""
+    result = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=result, mode="wb", mtime=0, filename="") as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+    ):
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(content), 0o644, epoch()
+            tar.addfile(entry, io.BytesIO(content))
     return result.getvalue()
 
 

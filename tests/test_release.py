@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -13,8 +12,9 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -23,21 +23,33 @@ from rezone.local.tools import find_tools
 from rezone.resources.crd import custom_resource_definitions
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("LICENSE", "README.md", "charts", "crds", "hack", "operator", "pyproject.toml", "uv.lock")
+PARTS = (
+    *("LICENSE", "README.md", "pyproject.toml", "uv.lock"),
+    *("charts", "crds", "hack", "manifests", "operator"),
+)
 UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+
+# Of Artifact Hub's documentation (topics, annotations, Helm): those that a chart may have here.
+ARTIFACT_HUB = {
+    *("category", "crds", "crdsExamples", "images", "license", "links"),
+    *("operator", "operatorCapabilities", "prerelease"),
+}
+CATEGORIES = {
+    *("ai-machine-learning", "database", "integration-delivery", "monitoring-logging"),
+    *("networking", "security", "storage", "streaming-messaging"),
+}
+CAPABILITIES = {
+    *("Basic Install", "Seamless Upgrades", "Full Lifecycle", "Deep Insights", "Auto Pilot"),
+}
+BOOLEANS = {"true", "false"}
 
 pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture
-def hack() -> ModuleType:
+def release(hack: Callable[[str], Any]) -> Any:
     """Return hack/release.py."""
-    spec = importlib.util.spec_from_file_location("release_builder", ROOT / "hack" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return hack("release")
 
 
 @pytest.fixture
@@ -91,7 +103,7 @@ def copied(place: Path) -> Path:
 
 @pytest.mark.proves("TR-02")
 def test_two_builds_of_a_release_are_equal_and_complete(
-    hack: ModuleType, environment: dict[str, str], tmp_path: Path
+    release: Any, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """Nobody could tell whether a release was made of these sources, or what is in it."""
     first, second = tmp_path / "first", tmp_path / "second"
@@ -101,7 +113,7 @@ def test_two_builds_of_a_release_are_equal_and_complete(
     assert again.returncode == 0, again.stderr
     files = {path.name: path.read_bytes() for path in first.iterdir()}
     assert {path.name: path.read_bytes() for path in second.iterdir()} == files
-    version = hack.version(ROOT)
+    version = release.version(ROOT)
     wheel_name = f"rezone-{version}-py3-none-any.whl"
     assert set(files) == {
         "SHA256SUMS",
@@ -109,6 +121,7 @@ def test_two_builds_of_a_release_are_equal_and_complete(
         wheel_name,
         f"rezone-{version}.cdx.json",
         f"rezone-{version}.tgz",
+        f"rezone-olm-{version}.tar.gz",
         "rezone.yaml",
     }
     sums = dict(line.split("  ")[::-1] for line in files["SHA256SUMS"].decode().splitlines())
@@ -193,6 +206,21 @@ def assert_chart(packed: Path) -> None:
     wanted = {body["spec"]["names"]["kind"] for body in custom_resource_definitions()}
     assert {each["kind"] for each in kinds} == wanted
     assert all(all(each.values()) for each in kinds)
+    examples = yaml.safe_load(annotations["artifacthub.io/crdsExamples"])
+    assert {each["kind"] for each in examples} == wanted
+    images = yaml.safe_load(annotations["artifacthub.io/images"])
+    assert {each["name"] for each in images} == {"operator", "data-node", "spark"}
+    assert_documented(annotations)
+
+
+def assert_documented(annotations: dict[str, str]) -> None:
+    """Assert that Artifact Hub knows each annotation and its value: it tells nobody of others."""
+    names = {name.removeprefix("artifacthub.io/") for name in annotations}
+    assert names <= ARTIFACT_HUB, names - ARTIFACT_HUB
+    assert annotations["artifacthub.io/category"] in CATEGORIES
+    assert annotations["artifacthub.io/operatorCapabilities"] in CAPABILITIES
+    assert annotations["artifacthub.io/operator"] in BOOLEANS
+    assert annotations["artifacthub.io/prerelease"] in BOOLEANS
 
 
 def assert_sbom(sbom: dict[str, object], digest: str) -> None:
@@ -207,7 +235,7 @@ def assert_sbom(sbom: dict[str, object], digest: str) -> None:
     assert all(each["purl"].startswith("pkg:pypi/") for each in components)
 
 
-def test_a_number_of_an_sbom_follows_from_its_content(hack: ModuleType, tmp_path: Path) -> None:
+def test_a_number_of_an_sbom_follows_from_its_content(release: Any, tmp_path: Path) -> None:
     """Two SBOMs with one number and other content would be taken for one."""
     wheel = tmp_path / "a.whl"
     numbers: set[str] = set()
@@ -218,16 +246,18 @@ def test_a_number_of_an_sbom_follows_from_its_content(hack: ModuleType, tmp_path
             "metadata": {"timestamp": str(len(numbers)), "component": {"version": "1"}},
             "components": [{"name": name}],
         }
-        numbers.add(json.loads(hack.reproducible_sbom(json.dumps(exported), wheel))["serialNumber"])
+        numbers.add(
+            json.loads(release.reproducible_sbom(json.dumps(exported), wheel))["serialNumber"]
+        )
     assert len(numbers) == 3
 
 
-def test_package_and_chart_have_one_version(hack: ModuleType, tmp_path: Path) -> None:
+def test_package_and_chart_have_one_version(release: Any, tmp_path: Path) -> None:
     """A chart would install images that do not exist."""
-    assert hack.version(ROOT)
+    assert release.version(ROOT)
     (tmp_path / "charts" / "rezone").mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
     chart = {"version": "1.2.3", "appVersion": "1.2.2"}
     (tmp_path / "charts" / "rezone" / "Chart.yaml").write_text(yaml.safe_dump(chart))
-    with pytest.raises(hack.ReleaseError, match=r"set all three to one"):
-        hack.version(tmp_path)
+    with pytest.raises(release.ReleaseError, match=r"set all three to one"):
+        release.version(tmp_path)

@@ -62,6 +62,14 @@ _TOOLS = {
     "kube-score": _Tool(
         "github.com/zegl/kube-score/cmd/kube-score", ("version",), (1, 20), (1, 99), "score"
     ),
+    # It tells no version that could be compared.
+    "operator-verify": _Tool(
+        "github.com/operator-framework/api/cmd/operator-verify",
+        ("--help",),
+        (0, 37),
+        (0, 37),
+        "olm",
+    ),
     "prometheus": _Tool(
         "github.com/prometheus/prometheus/cmd/prometheus",
         ("--version",),
