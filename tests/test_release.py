@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from e2e.kubernetes.client_archive import NAME, client_archive
 
 from rezone.local.tools import find_tools
 from rezone.resources.crd import custom_resource_definitions
@@ -133,6 +134,7 @@ def test_two_builds_of_a_release_are_equal_and_complete(
     assert_chart(first / f"rezone-{version}.tgz")
     assert_sbom(json.loads(files[f"rezone-{version}.cdx.json"]), sums[wheel_name])
     assert_wheel(first / wheel_name, tmp_path / "installed")
+    assert_client_of_clusters(tmp_path / "installed", tmp_path / NAME)
     refused = build(ROOT, first, environment)
     assert refused.returncode == 1
     assert "is not empty" in refused.stderr
@@ -178,8 +180,13 @@ def imports_of(path: Path) -> set[str]:
 
 def installed(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command from the wheel's files, with this environment's libraries."""
+    return python(place, "from rezone.cli.main import main; main(prog_name='rezone')", *arguments)
+
+
+def python(place: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code on the wheel's files, with this environment's libraries."""
     others = [part for part in sys.path if part and not (Path(part) / "rezone").is_dir()]
-    code = "from rezone.cli.main import main; main(prog_name='rezone')"
+    client = {"BOOTSTRAP": "", "PARTITIONS": "1"}
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
@@ -187,8 +194,15 @@ def installed(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
         cwd=place,
-        env={**os.environ, "PYTHONPATH": ":".join([str(place), *others])},
+        env={**os.environ, **client, "PYTHONPATH": ":".join([str(place), *others])},
     )
+
+
+def assert_client_of_clusters(place: Path, archive: Path) -> None:
+    """Assert that the end-to-end client finds all it imports on what images have."""
+    archive.write_bytes(client_archive())
+    done = python(place, f"import runpy; runpy.run_path({str(archive)!r})")
+    assert done.returncode == 0, done.stderr
 
 
 def assert_chart(packed: Path) -> None:

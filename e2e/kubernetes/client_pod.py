@@ -1,5 +1,7 @@
 """Runs in a pod beside the zone, on the operator's image: a user's traffic, and its proof.
 
+`client_archive` brings it there.
+
 It is told what to do over HTTP (through the API server's proxy), each answer being JSON:
 `/load?rows=N`, `/start`, `/stop` (ends the traffic, proves, and tells what it was like).
 """
@@ -141,5 +143,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-if __name__ == "__main__":
+def serve() -> None:
+    """Serve until the pod ends."""
     ThreadingHTTPServer(("", 8080), Handler).serve_forever()

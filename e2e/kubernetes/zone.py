@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from e2e.kind.command import CommandError, say
+from e2e.kubernetes import client_archive
 from e2e.kubernetes.cluster import Cluster, Json
 
 NAMESPACE = "shop"
@@ -25,7 +27,6 @@ CLIENT_SECRET = "client-tls"  # noqa: S105 - a Secret's name
 # what is fast. Nothing is lost in either case.
 PLANNED = 30.0
 UNPLANNED = 90.0
-_CLIENT_SOURCE = Path(__file__).with_name("client_pod.py")
 _READY_SECONDS = 240.0
 _CALL_SECONDS = 300.0
 
@@ -180,7 +181,10 @@ class Zone:
         """Run the client's pod, on a node if one is named, and wait until it answers."""
         files = {path.name: path for path in certificate.iterdir()}
         self._create("secret", "generic", CLIENT_SECRET, files)
-        self._create("configmap", "", CLIENT, {_CLIENT_SOURCE.name: _CLIENT_SOURCE})
+        with tempfile.TemporaryDirectory() as place:
+            archive = Path(place, client_archive.NAME)
+            archive.write_bytes(client_archive.client_archive())
+            self._create("configmap", "", CLIENT, {archive.name: archive})
         self._cluster.apply(_client_manifest(image, node))
         ready = ("wait", f"pod/{CLIENT}", "--for=condition=Ready", "--timeout=120s")
         self._cluster.kubectl(*ready, f"--namespace={NAMESPACE}", seconds=150)
@@ -252,7 +256,7 @@ def _client_manifest(image: str, node: str | None) -> Json:
         "name": "client",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python", f"/client/{_CLIENT_SOURCE.name}"],
+        "command": ["python", f"/client/{client_archive.NAME}"],
         "env": [{"name": name, "value": value} for name, value in variables.items()],
         "ports": [{"containerPort": 8080}],
         "readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 2},
