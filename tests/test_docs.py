@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGE = "# Moves\n\n## How fast?\n\n## A `code` heading\n\n## How fast?\n"
@@ -155,3 +157,18 @@ def test_runbooks_are_listed(hack: Any, tmp_path: Path) -> None:
     one.write_text("# RezoneOne\n")
     with pytest.raises(SystemExit, match="RezoneOne"):
         pages.runbooks_page(tmp_path)
+
+
+def test_the_roadmap_names_what_is_open() -> None:
+    """Asserts that it has each group of promises with an open one, in brackets, and no other.
+
+    Without it people wait for what is done long since, and nobody plans what is missing.
+    """
+    groups = yaml.safe_load((ROOT / "docs" / "promises.yaml").read_text())
+    unkept = {
+        name
+        for name, group in groups.items()
+        if any(each["state"] == "open" for each in group["promises"].values())
+    }
+    named = re.findall(r"\(([A-Z, ]+)\)", (ROOT / "ROADMAP.md").read_text())
+    assert {name for each in named for name in each.split(", ")} == unkept

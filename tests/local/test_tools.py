@@ -6,10 +6,14 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rezone.local.errors import LocalError, MissingToolError
 from rezone.local.tools import (
     CONTROL_PLANE,
+    KUBERNETES_VERSION,
+    KUBERNETES_VERSIONS,
+    SELECTION,
     cache_directory,
     check_prerequisites,
     find_go,
@@ -81,6 +85,52 @@ def test_kubernetes_parts_come_from_one_place(tmp_path: Path) -> None:
     program(tmp_path / "assets" / "kube-apiserver", "Kubernetes v1.33.0")
     found = find_tools(KUBE, environ=env)
     assert {path.parent for path in found.values()} == {cache_directory(environ=env)}
+
+
+def test_selected_version_comes_from_its_own_module(tmp_path: Path) -> None:
+    """Tests of another version would run on the default one, and say that both work."""
+    calls = fake_go(tmp_path, extra=f"pwd >> {tmp_path / 'modules'}")
+    env = environment(tmp_path, **{SELECTION: "1.37"})
+    found = find_tools([*KUBE, "kubectl", "etcd"], environ=env)
+    directories = {name: path.parent for name, path in found.items()}
+    other = cache_directory("v1.37", env)
+    default = cache_directory(environ=env)
+    assert directories == {**dict.fromkeys((*KUBE, "kubectl"), other), "etcd": default}
+    assert other != default
+    assert len(calls.read_text().splitlines()) == len(found)
+    modules = {Path(line).name for line in (tmp_path / "modules").read_text().splitlines()}
+    assert modules == {"v1.37", "kubetools"}
+    with pytest.raises(LocalError, match=r"1\.31 is none of 1\.34, 1\.36, 1\.37"):
+        find_tools(["etcd"], environ={**env, SELECTION: "1.31"})
+
+
+@pytest.mark.parametrize("place", ["assets", "path"])
+def test_selected_version_found_elsewhere_is_of_that_minor(tmp_path: Path, place: str) -> None:
+    """A server that fits for the default would stand for the selected one."""
+    fake_go(tmp_path)
+    assets = str(tmp_path / "assets")
+    env = environment(tmp_path, **{SELECTION: "1.37", "KUBEBUILDER_ASSETS": assets})
+    program(tmp_path / place / "kube-apiserver", "Kubernetes v1.34.0")
+    cached = cache_directory("v1.37", env) / "kube-apiserver"
+    assert find_tools(["kube-apiserver"], environ=env)["kube-apiserver"] == cached
+    fits = program(tmp_path / place / "kube-apiserver", "Kubernetes v1.37.0")
+    assert find_tools(["kube-apiserver"], environ=env)["kube-apiserver"] == fits
+
+
+def test_versions_that_are_said_to_be_supported_are_tested() -> None:
+    """Chart, bundle, page and modules would name versions that nobody has tried, or old ones."""
+    root = Path(__file__).parents[2]
+    oldest, *_, newest = KUBERNETES_VERSIONS
+    assert KUBERNETES_VERSIONS[oldest] == KUBERNETES_VERSION
+    chart = yaml.safe_load((root / "charts/rezone/Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={oldest}.0-0"
+    page = (root / "docs/start/install.md").read_text()
+    assert f"Kubernetes {oldest} to {newest}" in page
+    modules = root / "operator/rezone/local/kubetools"
+    for minor, version in KUBERNETES_VERSIONS.items():
+        folder = modules if version == KUBERNETES_VERSION else modules / f"v{minor}"
+        assert f"k8s.io/kubernetes v{version}\n" in (folder / "go.mod").read_text()
+        assert f"{version}" in page
 
 
 def test_cache_is_used_without_go(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ Looked up in this order: the directory KUBEBUILDER_ASSETS names, PATH (if the ve
 cache, and at last they are built once from their Go modules into the cache. kube-apiserver, kube-
 controller-manager and kube-scheduler always come from one place: mixed versions of them are not
 supported upstream.
+
+REZONE_KUBERNETES_VERSION selects another minor version of Kubernetes, such as 1.37, which has a
+module of its own; programs of other minor versions found elsewhere are then left alone.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from rezone.local.errors import LocalError, MissingToolError
 from rezone.local.gobuild import GoProgram, Report, build
 
 KUBERNETES_VERSION = "1.34.4"
+KUBERNETES_VERSIONS = {"1.34": KUBERNETES_VERSION, "1.36": "1.36.3", "1.37": "1.37.2"}
+"""The versions that Rezone is tested with, by their minor version: the oldest that it supports, the
+newest, and one between them."""
+SELECTION = "REZONE_KUBERNETES_VERSION"
 GO_VERSION_MIN = (1, 25)
 JAVA_VERSION_MIN = 17
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -48,13 +55,13 @@ _NO_DISCOVERY = ("remove_all_sd",)
 _TOOLS = {
     "etcd": _Tool("go.etcd.io/etcd/server/v3", ("--version",), (3, 5), (3, 99)),
     "kube-apiserver": _Tool(
-        "k8s.io/kubernetes/cmd/kube-apiserver", ("--version",), (1, 32), (1, 36)
+        "k8s.io/kubernetes/cmd/kube-apiserver", ("--version",), (1, 34), (1, 37)
     ),
     "kube-controller-manager": _Tool(
-        "k8s.io/kubernetes/cmd/kube-controller-manager", ("--version",), (1, 32), (1, 36)
+        "k8s.io/kubernetes/cmd/kube-controller-manager", ("--version",), (1, 34), (1, 37)
     ),
     "kube-scheduler": _Tool(
-        "k8s.io/kubernetes/cmd/kube-scheduler", ("--version",), (1, 32), (1, 36)
+        "k8s.io/kubernetes/cmd/kube-scheduler", ("--version",), (1, 34), (1, 37)
     ),
     # One minor version of skew to the API server is what kubectl supports.
     "kubectl": _Tool("k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), (1, 33), (1, 35)),
@@ -88,6 +95,7 @@ _TOOLS = {
     ),
 }
 _ONE_SOURCE = frozenset({"kube-apiserver", "kube-controller-manager", "kube-scheduler"})
+_OF_KUBERNETES = _ONE_SOURCE | {"kubectl"}
 
 
 def find_tools(
@@ -182,6 +190,19 @@ def find_java(environ: Mapping[str, str]) -> str:
     return java
 
 
+def selected_version(environ: Mapping[str, str] | None = None) -> str:
+    """Return the minor version of Kubernetes that is selected, such as "1.34".
+
+    Raises LocalError if REZONE_KUBERNETES_VERSION names one that has no module.
+    """
+    env = os.environ if environ is None else environ
+    default = KUBERNETES_VERSION.rpartition(".")[0]
+    minor = env.get(SELECTION) or default
+    if minor not in KUBERNETES_VERSIONS:
+        raise LocalError(f"{SELECTION}={minor} is none of {', '.join(KUBERNETES_VERSIONS)}")
+    return minor
+
+
 def cache_directory(module: str = ".", environ: Mapping[str, str] | None = None) -> Path:
     """Return where built programs are kept; another set of module versions is another directory."""
     env = os.environ if environ is None else environ
@@ -202,25 +223,46 @@ def _find_group(names: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Pat
 
 
 def _from_assets(name: str, env: Mapping[str, str]) -> Path | None:
-    """Take what the person pointed at, whatever its version."""
+    """Take what the person pointed at, whatever its version, unless they selected one."""
     assets = env.get("KUBEBUILDER_ASSETS")
     path = Path(assets, name) if assets else None
-    return path if path is not None and os.access(path, os.X_OK) else None
+    if path is None or not os.access(path, os.X_OK):
+        return None
+    wanted = _wanted(name, env)
+    fits = wanted is None or _version_of(path, _TOOLS[name].version_arguments, env) == wanted
+    return path if fits else None
 
 
 def _from_path(name: str, env: Mapping[str, str]) -> Path | None:
     found = shutil.which(name, path=env.get("PATH"))
     if found is None:
         return None
-    tool = _TOOLS[name]
+    tool, wanted = _TOOLS[name], _wanted(name, env)
+    oldest, newest = (wanted, wanted) if wanted else (tool.oldest, tool.newest)
     version = _version_of(Path(found), tool.version_arguments, env)
-    fits = version is not None and tool.oldest <= version <= tool.newest
+    fits = version is not None and oldest <= version <= newest
     return Path(found) if fits else None
 
 
+def _wanted(name: str, env: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the selected version of a program of Kubernetes; None where any supported one does."""
+    if name not in _OF_KUBERNETES or not env.get(SELECTION):
+        return None
+    major, minor = selected_version(env).split(".")
+    return int(major), int(minor)
+
+
 def _from_cache(name: str, env: Mapping[str, str]) -> Path | None:
-    path = cache_directory(_TOOLS[name].module, env) / name
+    path = cache_directory(_module(name, env), env) / name
     return path if os.access(path, os.X_OK) else None
+
+
+def _module(name: str, env: Mapping[str, str]) -> str:
+    """Return the folder of the module that a program is built from."""
+    minor = selected_version(env)
+    if name not in _OF_KUBERNETES or KUBERNETES_VERSIONS[minor] == KUBERNETES_VERSION:
+        return _TOOLS[name].module
+    return f"v{minor}"
 
 
 def _version_of(
@@ -252,20 +294,20 @@ def build_tools(names: Iterable[str], env: Mapping[str, str], report: Report) ->
 
 
 def _program(name: str, env: Mapping[str, str]) -> GoProgram:
-    tool = _TOOLS[name]
+    tool, module = _TOOLS[name], _module(name, env)
     return GoProgram(
         package=tool.package,
-        module=_MODULES / tool.module,
-        linker_flags=kubernetes_linker_flags(),
-        target=cache_directory(tool.module, env) / name,
+        module=_MODULES / module,
+        linker_flags=kubernetes_linker_flags(KUBERNETES_VERSIONS[selected_version(env)]),
+        target=cache_directory(module, env) / name,
         tags=tool.tags,
     )
 
 
-def kubernetes_linker_flags() -> str:
+def kubernetes_linker_flags(version: str = KUBERNETES_VERSION) -> str:
     """Name the version: a module build says v0.0.0, which breaks version checks of clients."""
-    major, minor, _ = KUBERNETES_VERSION.split(".")
-    values = {"gitVersion": f"v{KUBERNETES_VERSION}", "gitMajor": major, "gitMinor": minor}
+    major, minor, _ = version.split(".")
+    values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s", "-w", *(f"-X {_VERSION_PACKAGE}.{k}={v}" for k, v in values.items())])
 
 
