@@ -10,6 +10,7 @@ import itertools
 import json
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,21 +72,32 @@ def establish(kubeconfig: Path, definitions: Sequence[dict[str, Any]]) -> None:
     """Bring custom resource definitions to an API server, and wait until it serves their kinds."""
     items = {"apiVersion": "v1", "kind": "List", "items": list(definitions)}
     names = [body["metadata"]["name"] for body in definitions]
-    kubectl = [str(find_tools(["kubectl"])["kubectl"]), f"--kubeconfig={kubeconfig}"]
+    crds = [f"crd/{name}" for name in names]
     apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"]
-    wait = ["wait", "--for=condition=Established", "--timeout=120s", *(f"crd/{n}" for n in names)]
+    _kubectl(kubeconfig, *apply, stdin=json.dumps(items)).check_returncode()
+    wait = ["wait", "--for=condition=Established", "--timeout=120s", *crds]
+    deadline = time.monotonic() + 120
+    # A definition's conditions are null at first, which kubectl takes for an error.
+    while (done := _kubectl(kubeconfig, *wait)).returncode:
+        if "accessor error" not in done.stderr or time.monotonic() > deadline:
+            raise AssertionError(done.stderr)
     # The server opens a kind's storage at the first request for it, and puts who asks meanwhile
     # off with status 429. kubectl asks again.
-    look = ["get", ",".join(names), "--all-namespaces"]
-    for arguments in (apply, wait, look):
-        subprocess.run(
-            [*kubectl, *arguments],
-            check=True,
-            capture_output=True,
-            timeout=150,
-            text=True,
-            input=json.dumps(items) if arguments is apply else None,
-        )
+    _kubectl(kubeconfig, "get", ",".join(names), "--all-namespaces").check_returncode()
+
+
+def _kubectl(
+    kubeconfig: Path, *arguments: str, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    program = str(find_tools(["kubectl"])["kubectl"])
+    return subprocess.run(
+        [program, f"--kubeconfig={kubeconfig}", *arguments],
+        check=False,
+        capture_output=True,
+        timeout=150,
+        text=True,
+        input=stdin,
+    )
 
 
 @pytest.fixture(scope="session")

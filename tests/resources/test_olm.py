@@ -13,6 +13,7 @@ import pytest
 import yaml
 from resource_server import REPOSITORY, Kubectl
 
+from kubernetes_fixture import establish
 from rezone.local import tools
 from rezone.local.tools import find_go, find_tools
 from rezone.resources.crd import KINDS, custom_resource_definitions
@@ -20,6 +21,10 @@ from rezone.resources.crd import KINDS, custom_resource_definitions
 HOMEPAGE = "https://x.example/rezone"
 DEFINITION = "operators.coreos.com_clusterserviceversions.yaml"
 MODULE = Path(tools.__file__).with_name("kubetools") / "olm"
+
+# What is no fault of the bundle: of the program itself, and that it takes a rule for events, which
+# names no version, for one of a beta version that is gone.
+IGNORED = ('\\"operatorhub\\" validator is deprecated', "Migrate the API(s) for events: ")
 
 Json = dict[str, Any]
 
@@ -57,7 +62,8 @@ def complaints(manifests: Path) -> list[str]:
         check=True,
         timeout=60,
     )
-    return [line for line in done.stderr.splitlines() if "level=" in line]
+    lines = [line for line in done.stderr.splitlines() if "level=" in line]
+    return [line for line in lines if not any(ignored in line for ignored in IGNORED)]
 
 
 @pytest.mark.slow
@@ -76,7 +82,7 @@ def test_validators_would_complain(files: dict[str, str], tmp_path: Path) -> Non
     body["spec"]["customresourcedefinitions"]["owned"].pop()
     files[name] = yaml.safe_dump(body)
     found = complaints(written(files, tmp_path))
-    assert any("level=error" in line and "regionmigrations" in line for line in found), found
+    assert any("RegionMigration" in line and "not defined in CSV" in line for line in found), found
 
 
 def olm_definition() -> Json:
@@ -101,13 +107,7 @@ def test_api_server_takes_all_of_the_bundle(files: dict[str, str], kubectl: Kube
     The server is asked with strict validation, so that no field is dropped either.
     """
     apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")
-    kubectl(*apply, stdin=json.dumps(olm_definition()))
-    kubectl(
-        "wait",
-        "--for=condition=Established",
-        "--timeout=30s",
-        "crd/clusterserviceversions.operators.coreos.com",
-    )
+    establish(kubectl.kubeconfig, [olm_definition()])
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bundle-test"}}
     kubectl(*apply, stdin=json.dumps(space))
     attempt = (*apply, "--dry-run=server", "--validate=strict", "-n", "bundle-test")
