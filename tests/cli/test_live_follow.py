@@ -13,10 +13,11 @@ import pytest
 from rezone.cli.look import present
 from rezone.cli.look.present import Pace, follow
 from rezone.cli.look.source import Source, Watched
-from rezone.cli.look.views import Document, ZoneList
+from rezone.cli.look.views import ZoneList
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError, UnavailableError
 from rezone.kube.kinds import ZoneKind
+from rezone.report.document import Document
 
 KUBE = cast("Kube", SimpleNamespace(connection=None))
 FAST = Pace(spacing_seconds=0.001, refresh_seconds=0.01)

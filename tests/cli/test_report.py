@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rezone.cli.look.reports import task_report
 from rezone.cli.look.text import text_of
 from rezone.cli.main import main
 from rezone.kube.client import Kube, KubeSettings, connect
 from rezone.kube.kinds import TaskKind
 from rezone.kube.store import StatusStore
+from rezone.report.build import task_report
 from rezone.resources.migration import RegionMigration, RegionMigrationStatus
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 

@@ -39,9 +39,9 @@ from rezone.console.partitions import (
 )
 from rezone.console.reading import ObservedZone
 from rezone.console.tasks import Standing, task_view
-from rezone.console.words import bytes_text, seconds_text
 from rezone.console.zones import PAGE_NODES, Shown, zone_view
 from rezone.domain.routing.route_records import RouteRecords
+from rezone.report.words import bytes_text, seconds_text
 from rezone.resources.machine_status import WaitedFor, WaitingReason
 from rezone.resources.migration import (
     MigrationState,

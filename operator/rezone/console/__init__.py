@@ -9,5 +9,4 @@ actions     what a person may do to a task or a migration, and how it is written
 partitions, tasks, zones, jobs, resharding   view models: pure, from objects to what is shown
 maps        pictures as SVG
 pages       templates, and what they may use
-words       quantities and times as people read them
 """

@@ -7,10 +7,11 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rezone.console import maps, words
+from rezone.console import maps
 from rezone.console.actions import MIGRATION_WORDS, TASK_WORDS
 from rezone.console.partitions import PAGE_PARTITIONS
 from rezone.console.zones import is_bad
+from rezone.report import words
 
 _FOLDER: Final = Path(__file__).parent
 STATIC_FOLDER: Final = _FOLDER / "static"

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from rezone.cli.look.views import Document, age_seconds, condition
+from rezone.cli.look.views import age_seconds
+from rezone.report.document import Document, condition
 from rezone.resources.conditions import Condition, ConditionedStatus, ConditionStatus, ConditionType
 from rezone.resources.machine_status import MachineStatus
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, RegionMigration

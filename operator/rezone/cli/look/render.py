@@ -13,8 +13,9 @@ from rich.text import Text
 
 from rezone.cli.look import text
 from rezone.cli.look.explain import Explanation
-from rezone.cli.look.views import Document, PartitionMap, Progress, TaskRow, Top, ZoneList
+from rezone.cli.look.views import PartitionMap, Progress, TaskRow, Top, ZoneList
 from rezone.domain.routing.partition_map import LEGEND, WIDTH_MIN
+from rezone.report.document import Document
 
 BAR_COLUMNS: Final = 20
 _MARKS: Final = {

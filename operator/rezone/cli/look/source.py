@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rezone.cli.look import explain, planned, reports, views
+from rezone.cli.look import explain, planned, views
 from rezone.domain.zone.what_if import Question
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError
 from rezone.kube.kinds import ConfigMap, Kind, TaskKind, ZoneKind
 from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
 from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore, parse
+from rezone.kube.store import StatusStore
+from rezone.report.document import Document
+from rezone.report.reading import read_report
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
@@ -37,7 +39,7 @@ class Watched:
 class Source:
     """How a view is read, and what makes it old; `namespace` None is all, "" the context's."""
 
-    load: Callable[[Kube, str], Awaitable[views.Document]]
+    load: Callable[[Kube, str], Awaitable[Document]]
     watched: tuple[Watched, ...]
     namespace: str | None = ""
 
@@ -133,15 +135,7 @@ def what_if(zone: str, namespace: str, question: Question, partition_bytes: int 
 
 def report(name: str, namespace: str) -> Source:
     """Return the source of `rezone report`."""
-
-    async def load(kube: Kube, place: str) -> views.TaskReport:
-        manifest = await kube.get(TaskKind, place, name)
-        task = parse(RebalanceTask, manifest)
-        fields = {"spec.zoneName": task.spec.zone_name}
-        migrations = await StatusStore(kube).list_all(RegionMigration, place, fields=fields)
-        return reports.task_report(manifest, task, migrations, datetime.now(UTC))
-
-    return Source(load, (), namespace)
+    return Source(lambda kube, place: read_report(kube, place, name), (), namespace)
 
 
 async def tasks_of(kube: Kube, namespace: str, zone: str) -> tuple[RebalanceTask, ...]:

@@ -5,23 +5,21 @@ from typing import Any
 
 from rezone.cli.look.explain import Explanation
 from rezone.cli.look.views import (
-    Document,
     LayoutRow,
     MovedPartition,
     PartitionMap,
     PartitionRow,
     Progress,
     SupportBundle,
-    TaskReport,
     TaskRow,
     Top,
-    TransferRow,
     WhatIf,
-    WriteOutage,
     ZoneList,
     ZoneRow,
 )
 from rezone.domain.routing.partition_map import WIDTH_DEFAULT, Mark, picture
+from rezone.report.document import Document
+from rezone.report.task import TaskReport, TransferRow, WriteOutage
 
 GAP = "   "
 

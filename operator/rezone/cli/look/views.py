@@ -10,22 +10,14 @@ from datetime import datetime
 
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.routes import hot_standbys
-from rezone.resources.conditions import Condition, ConditionedStatus, ConditionStatus, ConditionType
+from rezone.report.document import Document, condition
+from rezone.resources.conditions import ConditionStatus, ConditionType
 from rezone.resources.model import Model, Time
 from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, TaskProgress
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import MaintenanceState
 from rezone.wire.layouts import generation_of, index_of
 from rezone.wire.messages import NodeStatistics, StreamStatistics
-
-API_VERSION = "cli.rezone.dev/v1alpha1"
-
-
-class Document(Model):
-    """What one command shows."""
-
-    api_version: str = API_VERSION
-    kind: str
 
 
 class ZoneRow(Model):
@@ -177,98 +169,6 @@ class StreamList(Document):
     zone: str
     items: tuple[ConnectionRow, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
-
-
-class StateSpan(Model):
-    """A state that a task was in, since when and how long."""
-
-    state: str
-    time: Time
-    seconds: int
-    message: str = ""
-
-
-class Asked(Model):
-    """A field of a task by which people act, and which program wrote it last."""
-
-    field: str
-    value: str
-    manager: str
-    time: Time | None = None
-
-
-class WaitSpan(Model):
-    """How long a task has waited for one reason."""
-
-    reason: str
-    seconds: int
-
-
-class PartitionOutage(Model):
-    """For how long the transfer of a partition's leader stopped writes."""
-
-    partition: int
-    milliseconds: int
-
-
-class WriteOutage(Model):
-    """For how long leader transfers have stopped writes; `longest` has the partitions by name."""
-
-    transfers: int
-    total_milliseconds: int
-    max_milliseconds: int
-    longest: tuple[PartitionOutage, ...] = ()
-
-
-class TransferRow(Model):
-    """A leader transfer that a task has made; those in batches have no object."""
-
-    name: str
-    partition: int
-    from_node: int | None = None
-    to_node: int | None = None
-    state: str
-    ended: bool
-    seconds: int | None = None
-    write_unavailable_milliseconds: int | None = None
-    error: str = ""
-
-
-class TaskReport(Document):
-    """What `rezone report` shows. The history of states is the newest 32.
-
-    `bytes_per_second` is the mean while copies were made, absent where nothing was copied.
-    `write_unavailability` is absent before the end, and where no leader was transferred.
-    """
-
-    kind: str = "TaskReport"
-    namespace: str
-    name: str
-    zone: str
-    type: str
-    state: str
-    ended: bool
-    reason: str = ""
-    message: str = ""
-    started_time: Time | None = None
-    finished_time: Time | None = None
-    seconds: int | None = None
-    plan_hash: str = ""
-    moves_planned: int = 0
-    moves_done: int = 0
-    leader_moves_planned: int = 0
-    leader_moves_done: int = 0
-    bytes_planned: int = 0
-    bytes_done: int = 0
-    seconds_planned: int = 0
-    bytes_per_second: int | None = None
-    copies_dropped: int = 0
-    by_spark: str = ""
-    states: tuple[StateSpan, ...] = ()
-    waits: tuple[WaitSpan, ...] = ()
-    write_unavailability: WriteOutage | None = None
-    asked: tuple[Asked, ...] = ()
-    transfers: tuple[TransferRow, ...] = ()
 
 
 class MovedPartition(Model):
@@ -534,11 +434,6 @@ def _nodes(zone: DistributionZone, routes: RouteRecords) -> tuple[NodeRow, ...]:
         )
         for each in (zone.status.data_nodes if zone.status is not None else ())
     )
-
-
-def condition(status: ConditionedStatus | None, kind: ConditionType) -> Condition | None:
-    """Return one condition, None when the status does not have it."""
-    return next((c for c in status.conditions if c.type is kind), None) if status else None
 
 
 def age_seconds(since: datetime | None, now: datetime) -> int | None:

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from rezone.cli.look.views import (
+from rezone.domain.machines.waits import waits_until
+from rezone.kube.kinds import Manifest
+from rezone.report.document import condition
+from rezone.report.task import (
     Asked,
     StateSpan,
     TaskReport,
     TransferRow,
     WaitSpan,
     WriteOutage,
-    condition,
 )
-from rezone.domain.machines.waits import waits_until
-from rezone.kube.kinds import Manifest
 from rezone.resources.conditions import ConditionType
 from rezone.resources.machine_status import MachineStatus
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, RegionMigration
@@ -146,6 +146,7 @@ def _transfer(migration: RegionMigration, now: datetime) -> TransferRow:
         to_node=context.to_node if context is not None else migration.spec.target,
         state=status.state if status is not None else "new",
         ended=status is not None and status.state in TERMINAL_MIGRATION_STATES,
+        started_time=status.started_time if status is not None else None,
         seconds=_seconds(status.started_time, end) if status is not None else None,
         write_unavailable_milliseconds=(
             status.write_unavailable_milliseconds if status is not None else None
