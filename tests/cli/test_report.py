@@ -138,6 +138,28 @@ async def test_a_report_says_what_was_done_and_who_asked(
     assert found["writeUnavailability"] == STATUS["writeUnavailability"]
 
 
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_a_page_is_written_once(
+    crds: Path, api: Kube, namespace: str, tmp_path: Path
+) -> None:
+    """The file would be cut off in the middle of an older one, or a report be lost."""
+    store = StatusStore(api)
+    meta = {"name": "page-7", "namespace": namespace}
+    task = await store.create(RebalanceTask.parse({"metadata": meta, "spec": {"zoneName": "z"}}))
+    await store.write_status(task, RebalanceTaskStatus.model_validate(STATUS))
+    runner, file = CliRunner(env={"KUBECONFIG": str(crds)}), tmp_path / "report.html"
+    arguments = ["report", "page-7", "-n", namespace, "-o", "html"]
+    printed = await asyncio.to_thread(runner.invoke, main, arguments)
+    assert printed.output.startswith("<!DOCTYPE html>")
+    done = await asyncio.to_thread(runner.invoke, main, [*arguments, "-f", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "2 min 10 s" in file.read_text(encoding="utf-8")
+    again = await asyncio.to_thread(runner.invoke, main, [*arguments, "-f", str(file)])
+    assert again.exit_code == 1
+    assert "File exists" in again.output
+
+
 def report_text(status: dict[str, Any], **spec: Any) -> str:
     """Return the report of a task as text."""
     body = {

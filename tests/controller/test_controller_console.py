@@ -91,6 +91,7 @@ def test_a_rebalance_is_approved_and_watched_in_a_browser(
         browser.until_text("#state", "Succeeded")
         assert browser.marked
         assert browser.text("#actions").strip() == ""
+        _read_the_report(browser)
         _watch_the_failback(cluster, zone, browser, console)
         assert browser.complaints() == []
 
@@ -108,6 +109,21 @@ def _approve(browser: Browser, comes: int, leaves: int) -> None:
     browser.tab_to("yes")
     browser.press_enter()
     browser.until_text("h1", "Rebalance move")
+    browser.mark()
+
+
+def _read_the_report(browser: Browser) -> None:
+    """Open the report by its link, and go back; its style sheet is one that the policy names."""
+    browser.tab_to("report")
+    browser.press_enter()
+    browser.until_text("h1", "Rebalance move")
+    assert "approvedPlan" in browser.text("#asked")
+    assert "rezone-console" in browser.text("#asked")
+    assert browser.run("return getComputedStyle(document.querySelector('svg .dark')).fill") == (
+        "rgb(43, 108, 176)"
+    )
+    browser.chrome.back()
+    browser.until_text("#state", "Succeeded")
     browser.mark()
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from rezone.cli.look import planned, source
-from rezone.cli.look.output import document, output_option
+from rezone.cli.look.output import FORMATS, document, output_choice, output_option
+from rezone.cli.look.page import write_page
 from rezone.cli.look.present import present
 from rezone.cli.look.views import ConnectionRow, StreamList, StreamRow, Unanswered, connections
 from rezone.domain.zone.what_if import Question
@@ -82,10 +84,26 @@ def explain_wait(*, name: str, namespace: str | None, kind: str | None, output: 
 @click.command("report")
 @click.argument("task")
 @_NAMESPACE
-@output_option
-def report(*, task: str, namespace: str | None, output: str) -> None:
-    """Show what became of TASK: planned and done, bytes, rate, states, who asked, transfers."""
-    present(source.report(task, namespace or ""), output, watch=False)
+@click.option(
+    "--file",
+    "-f",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With -o html: where the page is written. It must not exist.",
+)
+@output_choice(*FORMATS, "html")
+def report(*, task: str, namespace: str | None, path: Path | None, output: str) -> None:
+    """Show what became of TASK: planned and done, bytes, rate, states, who asked, transfers.
+
+    As HTML it is one file with pictures, which loads nothing.
+    """
+    found = source.report(task, namespace or "")
+    if output == "html":
+        write_page(found, path)
+        return
+    if path is not None:
+        raise click.UsageError("--file is for -o html")
+    present(found, output, watch=False)
 
 
 @click.command("what-if")

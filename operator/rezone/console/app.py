@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs
@@ -42,6 +43,7 @@ from rezone.kube.errors import (
     MissingError,
     UnavailableError,
 )
+from rezone.report.page import report_page
 from rezone.resources.task import PlanSummary
 
 FORM_BYTES_MAX: Final = 4096
@@ -97,6 +99,7 @@ class Console:
             *self._pair("/zones", self.zone, self.zone_events),
             *self._pair("/tasks", self.task, self.task_events),
             *self._pair("/transfers", self.migration, self.migration_events),
+            Route("/tasks/{namespace}/{name}/report", self.report),
             Route("/tasks/{namespace}/{name}/{action}", self.ask_task, methods=["GET", "POST"]),
             Route(
                 "/transfers/{namespace}/{name}/{action}",
@@ -213,6 +216,12 @@ class Console:
             splits=None if view.ended else resharding_view(seen.routes, page),
             address=f"/tasks/{namespace}/{name}",
         )
+
+    async def report(self, request: Request) -> Response:
+        """Show the report of a rebalance: the same file that `rezone report -o html` writes."""
+        namespace, name = _place(request)
+        found = await self.reader.report(namespace, name)
+        return HTMLResponse(report_page(found, datetime.now(UTC)))
 
     async def migration(self, request: Request) -> Response:
         """Show one leader transfer."""

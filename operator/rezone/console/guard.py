@@ -22,6 +22,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rezone.report.page import STYLE_SOURCE
+
 KEY_BYTES: Final = 32
 LOGIN: Final = "/login"
 STATIC: Final = "/static/"
@@ -32,7 +34,7 @@ _FORM: Final = "application/x-www-form-urlencoded"
 
 HEADERS: Final = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        f"default-src 'none'; script-src 'self'; style-src 'self' {STYLE_SOURCE}; img-src 'self'; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-frame-options": "DENY",

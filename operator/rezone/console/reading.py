@@ -10,6 +10,8 @@ from rezone.kube.kinds import Manifest, MigrationKind, SparkApplication, TaskKin
 from rezone.kube.names import COMPONENT_LABEL, TRANSFER, ZONE_LABEL
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
+from rezone.report.reading import read_report
+from rezone.report.task import TaskReport
 from rezone.resources.migration import RegionMigration
 from rezone.resources.model import CustomObject
 from rezone.resources.task import RebalanceTask
@@ -87,6 +89,10 @@ class Reader:
     async def bare_task(self, namespace: str, name: str) -> RebalanceTask:
         """Return a task alone."""
         return await self._store.read(RebalanceTask, namespace, name)
+
+    async def report(self, namespace: str, name: str) -> TaskReport:
+        """Return the report of a task."""
+        return await read_report(self._kube, namespace, name)
 
     async def migration(self, namespace: str, name: str) -> RegionMigration:
         """Return a leader transfer."""

@@ -16,14 +16,19 @@ FORMATS = ("text", "json", "yaml")
 
 def output_option(command: C) -> C:
     """Give a command the option that says for whom it writes."""
+    return output_choice(*FORMATS)(command)
+
+
+def output_choice(*forms: str) -> Callable[[C], C]:
+    """Return what gives a command that option, with forms of its own."""
     return click.option(
         "--output",
         "-o",
-        type=click.Choice(FORMATS),
+        type=click.Choice(forms),
         default="text",
         show_default=True,
         help="For people, or a document for programs (docs/use/command-line.md has its fields).",
-    )(command)
+    )
 
 
 def document(view: Model, form: str, *, stream: bool = False) -> str:

@@ -50,17 +50,27 @@ def present(source: Source, form: str, *, watch: bool, pace: Pace | None = None)
 
     Raises click.ClickException when it cannot be read.
     """
+    if not watch:
+        _print(read(source), form)
+        return
     try:
-        if watch:
-            asyncio.run(_watch(source, form, pace or Pace()))
-        else:
-            _print(asyncio.run(_once(source)), form)
+        asyncio.run(_watch(source, form, pace or Pace()))
     except KubeError as error:
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except asyncio.CancelledError:
         raise SystemExit(TERMINATED) from None
+
+
+def read(source: Source) -> Document:
+    """Return what a source has now. Raises click.ClickException when it cannot be read."""
+    try:
+        return asyncio.run(_once(source))
+    except KubeError as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
 
 
 def console() -> Console:
