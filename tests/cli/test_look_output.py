@@ -18,6 +18,8 @@ from rezone.cli.look.render import render
 from rezone.cli.look.text import text_of
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
+from rezone.report import task as task_report
+from rezone.report.document import Document
 from rezone.resources.model import Model
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
@@ -63,7 +65,7 @@ def task() -> RebalanceTask:
 
 
 TABLE = RouteRecords([routes.initial((0, 1), 1), routes.initial((1, 0), 1)])
-VIEWS: dict[str, views.Document] = {
+VIEWS: dict[str, Document] = {
     "zones": views.zone_list([zone()]),
     "progress": views.progress(zone(), [task()]),
     "map": views.partition_map(zone(), TABLE),
@@ -71,7 +73,7 @@ VIEWS: dict[str, views.Document] = {
 }
 
 
-def drawn(view: views.Document, **terminal: Any) -> str:
+def drawn(view: Document, **terminal: Any) -> str:
     """Return what a terminal of 100 columns gets."""
     out = io.StringIO()
     Console(file=out, width=100, force_terminal=True, highlight=False, **terminal).print(
@@ -127,7 +129,7 @@ def test_who_is_in_maintenance_is_a_document_without_those_whose_time_is_over() 
 
 
 def _models() -> list[type[Model]]:
-    modules = (views, explain)
+    modules = (views, explain, task_report)
     found = [each for module in modules for each in vars(module).values()]
     return sorted(
         {
@@ -135,7 +137,7 @@ def _models() -> list[type[Model]]:
             for each in found
             if isinstance(each, type)
             and issubclass(each, Model)
-            and each.__module__.startswith("rezone.cli.")
+            and each.__module__.startswith(("rezone.cli.", "rezone.report."))
         },
         key=lambda each: each.__name__,
     )

@@ -14,6 +14,7 @@ from replica_cluster import Client, Coordinator, cluster
 import rezone.wire.errors as wire_errors
 from rezone.datanode.observing.health import registry_of
 from rezone.datanode.observing.limits import limits_of
+from rezone.datanode.observing.load import client_load
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.requests import Operation, Result, result_of_code
 from rezone.datanode.settings import SystemClock
@@ -50,6 +51,23 @@ def scraped(c: Coordinator) -> Samples:
 def counted(samples: Samples, operation: Operation, result: Result = Result.OK) -> float:
     """Return how many requests of an operation had a result."""
     return samples["rezone_data_node_requests_total", (operation, result)]
+
+
+@pytest.mark.proves("OB-04")
+def test_the_page_of_load_has_what_rates_are_made_of(c: Coordinator) -> None:
+    """`rezone top` would show a zone at rest while clients read and write."""
+    client = Client(c)
+    before = client_load(c.node(0))
+    client.put(P, {b"a": b"1"})
+    client.get(P, [b"a"])
+    c.until("all is counted", lambda: c.node(0).foreground.under_way == 0)
+    after = client_load(c.node(0))
+    assert after.process_id == before.process_id
+    assert after.seconds > before.seconds
+    assert len(after.reads.ok) == len(after.bounds_micros) + 1
+    assert sum(after.writes.ok) - sum(before.writes.ok) == 1
+    assert sum(after.reads.ok) - sum(before.reads.ok) == 1
+    assert (after.reads.failed, after.writes.failed) == (before.reads.failed, before.writes.failed)
 
 
 def test_each_operation_of_a_client_is_counted_and_timed(c: Coordinator) -> None:

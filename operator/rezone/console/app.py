@@ -43,6 +43,7 @@ from rezone.kube.errors import (
     MissingError,
     UnavailableError,
 )
+from rezone.kube.loads import NO_RATES, RateReader
 from rezone.report.page import report_page
 from rezone.resources.task import PlanSummary
 
@@ -52,7 +53,7 @@ PAGE_DIGITS_MAX: Final = 6
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 ZONES_SECTIONS: Final = ("list",)
-ZONE_SECTIONS: Final = ("head", "tasks", "jobs", "map", "nodes")
+ZONE_SECTIONS: Final = ("head", "tasks", "jobs", "rates", "map", "nodes")
 TASK_SECTIONS: Final = ("head", "actions", "progress", "plan", "history")
 MIGRATION_SECTIONS: Final = ("head", "actions", "history")
 
@@ -171,11 +172,16 @@ class Console:
     async def zone_events(self, request: Request) -> Response:
         """Stream one zone."""
         _place(request)
-        return self._live(lambda: self._zone_sections(request))
+        rates = self.reader.rate_reader()
+        return self._live(lambda: self._zone_sections(request, rates))
 
-    async def _zone_sections(self, request: Request) -> dict[str, str]:
+    async def _zone_sections(
+        self, request: Request, rates: RateReader | None = None
+    ) -> dict[str, str]:
+        """Return the sections; rates come with the second look of a live page."""
         namespace, name = _place(request)
         seen = await self.reader.zone(namespace, name)
+        found = NO_RATES if rates is None else await rates.rates(seen.zone, wait=False)
         shown = Shown(
             partitions=_page_number(request, "page"),
             nodes=_page_number(request, "nodes"),
@@ -187,6 +193,7 @@ class Console:
             ZONE_SECTIONS,
             view=view,
             seen=seen,
+            rates=found,
             jobs=job_rows(seen.applications, LISTED_MAX),
             address=f"/zones/{namespace}/{name}",
         )

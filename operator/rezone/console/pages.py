@@ -30,6 +30,7 @@ class Pages:
         )
         self._environment.filters |= {
             "bytes": words.bytes_text,
+            "milliseconds": words.milliseconds_text,
             "seconds": words.seconds_text,
             "time": words.time_text,
             "nodes": words.nodes_text,

@@ -7,6 +7,7 @@ from rezone.domain.routing.route_records import RouteRecords
 from rezone.kube.client import Kube
 from rezone.kube.errors import KubeError, MissingError
 from rezone.kube.kinds import Manifest, MigrationKind, SparkApplication, TaskKind
+from rezone.kube.loads import RateReader
 from rezone.kube.names import COMPONENT_LABEL, TRANSFER, ZONE_LABEL
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
@@ -89,6 +90,10 @@ class Reader:
     async def bare_task(self, namespace: str, name: str) -> RebalanceTask:
         """Return a task alone."""
         return await self._store.read(RebalanceTask, namespace, name)
+
+    def rate_reader(self) -> RateReader:
+        """Return what reads the rates of one zone, from one look to the next."""
+        return RateReader(self._kube)
 
     async def report(self, namespace: str, name: str) -> TaskReport:
         """Return the report of a task."""

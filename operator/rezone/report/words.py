@@ -33,6 +33,11 @@ def seconds_text(seconds: int | None) -> str:
     return f"{seconds // _DAY} d {seconds % _DAY // _HOUR} h"
 
 
+def milliseconds_text(seconds: float | None) -> str:
+    """Return a short duration in milliseconds; an unknown one as a dash."""
+    return "–" if seconds is None else f"{seconds * 1e3:,.1f} ms"  # noqa: RUF001 - a dash is meant
+
+
 def time_text(time: datetime | None) -> str:
     """Return a time in UTC; one that has not come as nothing."""
     return "" if time is None else time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -138,7 +138,12 @@ def _top(view: Top) -> RenderableType:
             _plain(row.failure_domain or "-"),
             _plain(row.node or "-"),
         )
-    return Group(*parts, "", table)
+    header, *cells = text.rate_cells(view)
+    rates = _table(*header)
+    for each in cells:
+        rates.add_row(*each)
+    unknown = [_plain(each, "yellow") for each in text.unknown_rates(view)]
+    return Group(*parts, "", table, "", rates, *unknown)
 
 
 def _explanation(view: Explanation) -> RenderableType:

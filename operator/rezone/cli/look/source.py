@@ -10,6 +10,7 @@ from rezone.domain.zone.what_if import Question
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError
 from rezone.kube.kinds import ConfigMap, Kind, TaskKind, ZoneKind
+from rezone.kube.loads import RateReader
 from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
@@ -76,11 +77,16 @@ def partition_map(zone: str, namespace: str) -> Source:
 
 def top(zone: str, namespace: str) -> Source:
     """Return the source of `rezone top`."""
+    readers: list[RateReader] = []
 
     async def load(kube: Kube, place: str) -> views.Top:
+        # Between views of one connection rates go on from the counts of the last one.
+        reader = readers[0] if readers else RateReader(kube)
+        readers[:] = [reader]
         found = await StatusStore(kube).read(DistributionZone, place, zone)
         tasks = await tasks_of(kube, place, zone)
-        return views.top(found, tasks, await RouteStore(kube, found).load())
+        records = await RouteStore(kube, found).load()
+        return views.top(found, tasks, records, await reader.rates(found, wait=True))
 
     watched = (Watched(ZoneKind), Watched(TaskKind), Watched(ConfigMap, zone))
     return Source(load, watched, namespace)

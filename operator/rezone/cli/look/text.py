@@ -10,6 +10,8 @@ from rezone.cli.look.views import (
     PartitionMap,
     PartitionRow,
     Progress,
+    RatesRow,
+    RequestRow,
     SupportBundle,
     TaskRow,
     Top,
@@ -129,6 +131,7 @@ def _mark(row: PartitionRow, node: int) -> Mark:
 def top_lines(view: Top, _width: int = 0) -> list[str]:
     """Return the zone in one line, its tasks, and a table of its data nodes."""
     lines = [headline(view.zone), *(task_line(row) for row in view.tasks), ""]
+    lines += [*columns(rate_cells(view)), *unknown_rates(view), ""]
     header = ("NODE", "STATE", "LEADERS", "FOLLOWERS", "LEARNERS", "DOMAIN", "HOST")
     cells = [
         (
@@ -141,6 +144,40 @@ def top_lines(view: Top, _width: int = 0) -> list[str]:
         for row in view.nodes
     ]
     return lines + columns([header, *cells])
+
+
+RATE_HEADER = ("READ/S", "P50", "P99", "WRITE/S", "P50", "P99", "FAIL/S", "COPY MB/S", "THROTTLED")
+
+
+def rate_cells(view: Top) -> list[tuple[str, ...]]:
+    """Return the table of rates: the zone's, and each data node's; unknown ones are "?"."""
+    rows = [("NODE", *RATE_HEADER), ("all", *_rates(view.rates))]
+    return rows + [(str(row.id), *_rates(row.rates)) for row in view.nodes]
+
+
+def _rates(found: RatesRow | None) -> tuple[str, ...]:
+    if found is None:
+        return ("?",) * len(RATE_HEADER)
+    failed = found.reads.failed_per_second + found.writes.failed_per_second
+    copied = found.copied_bytes_per_second / 1e6
+    return (
+        *_requests(found.reads),
+        *_requests(found.writes),
+        f"{failed:,.0f}" if failed >= 1 or not failed else f"{failed:.1f}",
+        f"{copied:,.1f}",
+        f"{found.write_throttled:,.1f}",
+    )
+
+
+def _requests(found: RequestRow) -> tuple[str, str, str]:
+    times = (found.p50_milliseconds, found.p99_milliseconds)
+    half, most = ("-" if each is None else f"{each:,.1f} ms" for each in times)
+    return f"{found.per_second:,.0f}", half, most
+
+
+def unknown_rates(view: Top) -> list[str]:
+    """Return a line that says why rates are missing, none where all are known."""
+    return [f"rates are unknown: {view.rates_unknown}"] if view.rates_unknown else []
 
 
 def headline(row: ZoneRow) -> str:

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from rezone.domain.observed.client_load import ClientRates, RequestRates
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.routes import hot_standbys
+from rezone.kube.loads import NO_RATES, ZoneRates
 from rezone.report.document import Document, condition
 from rezone.resources.conditions import ConditionStatus, ConditionType
 from rezone.resources.model import Model, Time
@@ -110,6 +112,27 @@ class PartitionMap(Document):
     layouts: tuple[LayoutRow, ...] = ()
 
 
+class RequestRow(Model):
+    """Requests of clients: how many a second, and how long they took; absent without any."""
+
+    per_second: float
+    failed_per_second: float
+    p50_milliseconds: float | None = None
+    p99_milliseconds: float | None = None
+
+
+class RatesRow(Model):
+    """What clients, and copies, do with a data node or a zone. Bytes a second.
+
+    `write_throttled`: how many writes wait, in the mean, for a replica to catch up.
+    """
+
+    reads: RequestRow
+    writes: RequestRow
+    copied_bytes_per_second: int
+    write_throttled: float
+
+
 class NodeRow(Model):
     """One data node: where it is, and how many partitions it has as what."""
 
@@ -122,13 +145,19 @@ class NodeRow(Model):
     followers: int
     learners: int
     maintenance: str = ""
+    rates: RatesRow | None = None
 
 
 class Top(Document):
-    """What `rezone top` shows: a zone, its tasks under way, and its data nodes."""
+    """What `rezone top` shows: a zone, its tasks under way, and its data nodes.
+
+    `rates` are absent where they are unknown; `rates_unknown` says why some are.
+    """
 
     kind: str = "Top"
     zone: ZoneRow
+    rates: RatesRow | None = None
+    rates_unknown: str = ""
     tasks: tuple[TaskRow, ...] = ()
     nodes: tuple[NodeRow, ...] = ()
 
@@ -400,17 +429,48 @@ def _partitions(routes: RouteRecords, generation: int) -> tuple[PartitionRow, ..
     )
 
 
-def top(zone: DistributionZone, tasks: Sequence[RebalanceTask], routes: RouteRecords) -> Top:
+def top(
+    zone: DistributionZone,
+    tasks: Sequence[RebalanceTask],
+    routes: RouteRecords,
+    rates: ZoneRates = NO_RATES,
+) -> Top:
     """Return a zone with its tasks under way and the load of its data nodes."""
     rows = progress(zone, tasks).tasks
     return Top(
         zone=zone_row(zone),
         tasks=tuple(row for row in rows if not row.ended),
-        nodes=_nodes(zone, routes),
+        nodes=_nodes(zone, routes, rates),
+        rates=_rates(rates.zone),
+        rates_unknown=rates.unknown,
     )
 
 
-def _nodes(zone: DistributionZone, routes: RouteRecords) -> tuple[NodeRow, ...]:
+def _rates(found: ClientRates | None) -> RatesRow | None:
+    if found is None:
+        return None
+    return RatesRow(
+        reads=_requests(found.reads),
+        writes=_requests(found.writes),
+        copied_bytes_per_second=int(found.copied_bytes_per_second),
+        write_throttled=round(found.write_throttled, 2),
+    )
+
+
+def _requests(found: RequestRates) -> RequestRow:
+    return RequestRow(
+        per_second=round(found.ok_per_second, 1),
+        failed_per_second=round(found.failed_per_second, 1),
+        p50_milliseconds=_milliseconds(found.p50_seconds),
+        p99_milliseconds=_milliseconds(found.p99_seconds),
+    )
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 2)
+
+
+def _nodes(zone: DistributionZone, routes: RouteRecords, rates: ZoneRates) -> tuple[NodeRow, ...]:
     leads, follows, learns = Counter[int](), Counter[int](), Counter[int]()
     for record in routes.values():
         for node in record.replicas:
@@ -431,6 +491,7 @@ def _nodes(zone: DistributionZone, routes: RouteRecords) -> tuple[NodeRow, ...]:
             followers=follows[each.id],
             learners=learns[each.id],
             maintenance=each.maintenance.state if each.maintenance is not None else "",
+            rates=_rates(rates.nodes.get(each.id)),
         )
         for each in (zone.status.data_nodes if zone.status is not None else ())
     )

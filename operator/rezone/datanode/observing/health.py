@@ -1,4 +1,4 @@
-"""Health over HTTP: /healthz, /readyz, /metrics (Prometheus), /statistics (JSON) and /stacks.
+"""Health over HTTP: /healthz, /readyz, /metrics (Prometheus), /statistics, /load (JSON), /stacks.
 
 Concurrency: a thread per request, daemon; only reads.
 """
@@ -6,7 +6,7 @@ Concurrency: a thread per request, daemon; only reads.
 import contextlib
 import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
@@ -20,14 +20,17 @@ from rezone.datanode.observing.copymetrics import CopyCollector
 from rezone.datanode.observing.diskmetrics import DiskCollector
 from rezone.datanode.observing.importmetrics import ImportCollector
 from rezone.datanode.observing.limits import LimitCollector
+from rezone.datanode.observing.load import client_load
 from rezone.datanode.observing.readiness import unready_reason
 from rezone.datanode.observing.requestmetrics import RequestCollector
 from rezone.datanode.observing.stacks import thread_stacks
 from rezone.datanode.observing.transactionmetrics import TransactionCollector
 from rezone.datanode.scheduling.mishaps import REFUSED, UNEXPECTED
 from rezone.datanode.service.statistics import node_statistics
-from rezone.wire.messages import Role
+from rezone.wire.messages import NodeStatistics, Role
+from rezone.wire.messages.loads import ClientLoad
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_SECONDS = 10.0
 """Who has connected must send a request within this time, and take the answer."""
 
@@ -168,23 +171,24 @@ class HealthServer:
 
 
 def _answer(node: DataNode, registry: CollectorRegistry, path: str) -> tuple[int, str, bytes]:
-    match path.partition("?")[0]:
-        case "/healthz":
-            return _text(
-                200 if node.threads.alive else 503, "ok" if node.threads.alive else "the node hangs"
-            )
-        case "/readyz":
-            reason = unready_reason(node)
-            return _text(503 if reason else 200, reason or "ok")
-        case "/metrics":
-            return 200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(registry)
-        case "/statistics":
-            found = node_statistics(node.node_id, node.links)
-            return 200, "application/json", msgspec.json.encode(found)
-        case "/stacks":
-            return _text(200, thread_stacks())
-        case _:
-            return _text(404, "try /healthz, /readyz, /metrics, /statistics or /stacks")
+    pages: dict[str, Callable[[], tuple[int, str, bytes]]] = {
+        "/healthz": lambda: _probe("" if node.threads.alive else "the node hangs"),
+        "/readyz": lambda: _probe(unready_reason(node)),
+        "/metrics": lambda: (200, METRICS_TYPE, generate_latest(registry)),
+        "/statistics": lambda: _json(node_statistics(node.node_id, node.links)),
+        "/load": lambda: _json(client_load(node)),
+        "/stacks": lambda: _text(200, thread_stacks()),
+    }
+    page = pages.get(path.partition("?")[0])
+    return page() if page is not None else _text(404, f"try {', '.join(pages)}")
+
+
+def _probe(reason: str) -> tuple[int, str, bytes]:
+    return _text(503 if reason else 200, reason or "ok")
+
+
+def _json(found: NodeStatistics | ClientLoad) -> tuple[int, str, bytes]:
+    return 200, "application/json", msgspec.json.encode(found)
 
 
 def _text(code: int, text: str) -> tuple[int, str, bytes]:
