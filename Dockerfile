@@ -70,9 +70,9 @@ COPY operator operator
 RUN --mount=type=secret,id=ca uv sync --extra operator --extra console --extra tracing && ./finish-venv.sh /opt/venv /out
 
 FROM builder AS data-node-venv
-RUN --mount=type=secret,id=ca uv sync --extra data-node --no-install-project
+RUN --mount=type=secret,id=ca uv sync --extra data-node --extra tracing --no-install-project
 COPY operator operator
-RUN --mount=type=secret,id=ca uv sync --extra data-node && ./finish-venv.sh /opt/venv /out
+RUN --mount=type=secret,id=ca uv sync --extra data-node --extra tracing && ./finish-venv.sh /opt/venv /out
 
 FROM builder AS spark-venv
 RUN --mount=type=secret,id=ca uv sync --extra spark --no-install-project

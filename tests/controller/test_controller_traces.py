@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from otlp_receiver import Receiver, attributes, receiver
 from rezone.controller.coordination.traces import Traces, span_id, trace_id
 from rezone.controller.process.main import trace_sink
 from rezone.controller.work.keys import Kind, ObjectKey
@@ -19,61 +15,14 @@ from rezone.controller.work.settings import CoordinatorSettings
 from rezone.resources.migration import RegionMigration, RegionMigrationStatus
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 
+__all__ = ["receiver"]
+
 pytestmark = pytest.mark.proves("OB-06")
 
 BEGUN = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TASK = ObjectKey(Kind.TASK, "shop", "orders-7")
 TRANSFER = ObjectKey(Kind.MIGRATION, "shop", "orders-7-3")
 OTLP = CoordinatorSettings(tracing="otlp", identity="operator-0")
-
-
-class Receiver(ThreadingHTTPServer):
-    """An OTLP receiver on loopback that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def spans(self) -> dict[str, Any]:
-        """Return all spans by name."""
-        return {
-            span.name: span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        }
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        """Take one export."""
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers.get("content-encoding") == "gzip":
-            body = gzip.decompress(body)
-        assert isinstance(self.server, Receiver)
-        if self.path == "/v1/traces":
-            self.server.requests.append(ExportTraceServiceRequest.FromString(body))
-        self.send_response(200)
-        self.send_header("content-type", "application/x-protobuf")
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Run a receiver that the variables of OpenTelemetry name."""
-    with Receiver() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        address = f"http://127.0.0.1:{server.server_address[1]}"
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def at(seconds: int) -> str:
@@ -112,13 +61,6 @@ def transfer(state: str = "Succeeded", **status: Any) -> tuple[Any, RegionMigrat
     found = RegionMigration.parse({"metadata": meta, "spec": spec})
     times = {"startedTime": at(61), "finishedTime": at(62)}
     return found, RegionMigrationStatus.model_validate({"state": state, **times, **status})
-
-
-def attributes(span: Any) -> dict[str, Any]:
-    """Return the attributes of a span."""
-    return {
-        each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes
-    }
 
 
 async def test_a_receiver_gets_one_trace_of_a_task_and_its_transfers(receiver: Receiver) -> None:
@@ -205,8 +147,6 @@ async def test_a_receiver_that_is_away_holds_nothing_up(monkeypatch: pytest.Monk
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator would end by a traceback, or run without the traces that it was told to send."""
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.delitem(
-        __import__("sys").modules, "rezone.controller.coordination.otlp", raising=False
-    )
+    monkeypatch.delitem(__import__("sys").modules, "rezone.tracing.otlp", raising=False)
     with pytest.raises(SystemExit, match=r"install rezone\[tracing\]"):
         trace_sink(OTLP)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
 
+from rezone.datanode.node.asked import Send
 from rezone.datanode.node.data import ANSWER_BYTES, DataChannel
 from rezone.datanode.node.memory import MemoryCollector, SnapshotSlots
 from rezone.datanode.node.node import DataNode
@@ -314,8 +315,8 @@ class Echo(DataChannel):
 
     body = b""
 
-    def _handle(self, message: Message, body: memoryview) -> None:
-        del body
+    def _handle(self, message: Message, body: memoryview, send: Send | None = None) -> None:
+        del body, send
         taken = Request(None, self._requests.begin())
         self._answer(message, taken, self.body)
 

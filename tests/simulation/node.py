@@ -210,6 +210,7 @@ class SimulatedNode(DataNode):
         self._syncing: dict[Job, tuple[float, int]] = {}
         self.sync_times = NodeSyncTimes(machine, clock)
         self.disk_speed = DiskSpeed(self.sync_times, self.settings)
+        self.tracer = None
         self._reopening = Reopening(self)
         self._clock_bound_job = Job("clock bound", self.keep_bound)
         self.followers: dict[PartitionId, Follower] = {}

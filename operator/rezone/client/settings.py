@@ -81,7 +81,8 @@ class ClientSettings:
     reached: a slow zone slows its writers. A data node waits `changes_poll_seconds` for news to a
     change feed, which gives a mark then. Calls for single rows that come while a request to their
     partition is under way share the next one: at most `shared_calls_max` of them, 1 for none, and
-    `shared_bytes_max` as they were sent (docs/decisions/0350).
+    `shared_bytes_max` as they were sent (docs/decisions/0350). Of the requests `trace_ratio`, 0 to
+    1, are traced: a span of each is sent to OTEL_EXPORTER_OTLP_ENDPOINT, by the extra `tracing`.
     """
 
     timeout_seconds: float = 30.0
@@ -98,6 +99,7 @@ class ClientSettings:
     changes_poll_seconds: float = 1.0
     shared_calls_max: int = 256
     shared_bytes_max: int = 256 << 10
+    trace_ratio: float = 0.0
 
 
 def backoff(settings: ClientSettings, attempt: int, rng: random.Random) -> float:

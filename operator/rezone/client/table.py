@@ -34,6 +34,7 @@ from rezone.client.requests.asking import Requests
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.streams import Streams
+from rezone.client.requests.traced import request_tracer
 from rezone.client.routing.routes import RouteCache
 from rezone.client.settings import ClientSettings
 from rezone.wire.codec.rows import RowCodec
@@ -79,12 +80,11 @@ class TableClient:
         if connect is None:
             connect = functools.partial(NodeClient, tls=tls or tls_from_environment())
         self._budget = Budget(self._settings)
+        rng = rng or random.Random()  # noqa: S311 - jitter and samples, no secrets
+        routes = RouteCache(bootstrap)
+        self._tracer = request_tracer(self._settings, routes, clock=clock, rng=rng)
         self._dispatcher = Dispatcher(
-            RouteCache(bootstrap),
-            self._settings,
-            clock=clock,
-            rng=rng or random.Random(),  # noqa: S311 - jitter, not a secret
-            connect=connect,
+            routes, self._settings, clock=clock, rng=rng, connect=connect, tracer=self._tracer
         )
         self._zone = Zone(self._dispatcher, self._settings, clock=clock)
         self._requests = Requests(self._dispatcher, self._budget)
@@ -534,6 +534,8 @@ class TableClient:
         """Close all connections; open futures end with an error."""
         self._dispatcher.close()
         self._writes.close()
+        if self._tracer is not None:
+            self._tracer.close()
 
     def __enter__(self) -> Self:
         return self

@@ -62,6 +62,7 @@ def run(
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -36,6 +36,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Every limit of a data node, with its unit; docs/settings.yaml has the meanings."""
 
     protocol: str = "InSyncReplicas"
+    tracing_endpoint: str = ""
     replica_lag_ms_max: int = 10_000
     replica_gone_ms_max: int = 500
     heartbeat_ms: int = 750

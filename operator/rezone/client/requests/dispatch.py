@@ -35,6 +35,7 @@ from rezone.client.connections.connection import Connection
 from rezone.client.connections.nodes import Nodes
 from rezone.client.requests.doubts import Doubts
 from rezone.client.requests.request import Request
+from rezone.client.requests.traced import RequestTracer
 from rezone.client.routing.placement import Placement
 from rezone.client.routing.routes import Leader, RouteCache
 from rezone.client.settings import ClientSettings, backoff, closed_error
@@ -90,7 +91,9 @@ class Dispatcher:
         clock: Callable[[], float],
         rng: random.Random,
         connect: Callable[[str], NodeClient] = NodeClient,
+        tracer: RequestTracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._routes = routes
         self._settings = settings
         self._clock = clock
@@ -119,6 +122,8 @@ class Dispatcher:
     def submit(self, request: Request) -> bool:
         """Take a request; its `done` will be called from another thread. False when closed."""
         request.deadline = request.deadline or self._clock() + self._settings.timeout_seconds
+        if self._tracer is not None:
+            self._tracer.begin(request)
         with self._lock:
             if not self._closed:
                 self._route(request)

@@ -10,10 +10,8 @@ What is sent is told to a sink, which keeps it off the loop (`otlp`). Without on
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from rezone.controller.work.keys import ObjectKey
 from rezone.resources.migration import (
@@ -22,36 +20,11 @@ from rezone.resources.migration import (
     RegionMigrationStatus,
 )
 from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, RebalanceTaskStatus
+from rezone.tracing.spans import Span, SpanSink
 
 _TASK: Final = "RebalanceTask"
 _SUCCEEDED: Final = "Succeeded"
 _ENDS: Final = frozenset({*TERMINAL_TASK_STATES, *TERMINAL_MIGRATION_STATES})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """What took some time; ids as OpenTelemetry has them, `parent_id` None at the root."""
-
-    name: str
-    trace_id: int
-    span_id: int
-    parent_id: int | None
-    start: datetime
-    end: datetime
-    error: str = ""
-    attributes: Mapping[str, str | int] = field(default_factory=dict)
-
-
-class SpanSink(Protocol):
-    """Where spans go."""
-
-    def send(self, spans: Iterable[Span]) -> None:
-        """Take spans, at once and without I/O; what is too much is dropped."""
-        ...
-
-    def close(self) -> None:
-        """Send what is left, for a few seconds at most; may block."""
-        ...
 
 
 class Traces:

@@ -5,7 +5,6 @@ worthless, and data nodes refuse its epoch as soon as the next one has spoken.
 """
 
 import asyncio
-import importlib
 import os
 import signal
 
@@ -13,7 +12,7 @@ import structlog
 
 from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.coordination.metrics import OperatorMetrics
-from rezone.controller.coordination.traces import SpanSink, Traces
+from rezone.controller.coordination.traces import Traces
 from rezone.controller.process.health import HealthServer
 from rezone.controller.process.prepared import Prepared
 from rezone.controller.reconcile.migration import MigrationReconciler
@@ -26,6 +25,7 @@ from rezone.kube.client import Kube, connect
 from rezone.kube.client_certificates import ClientCertificates
 from rezone.kube.lease import ElectionSettings, LeaderElection, new_identity
 from rezone.kube.routes import highest_coordinator_epoch
+from rezone.tracing.spans import SpanSink, otlp_sink
 
 log = structlog.get_logger(__name__)
 
@@ -57,12 +57,10 @@ def trace_sink(settings: CoordinatorSettings) -> SpanSink | None:
     if settings.tracing == "off":
         return None
     try:
-        otlp = importlib.import_module("rezone.controller.coordination.otlp")
+        return otlp_sink("rezone-operator", settings.identity)
     except ModuleNotFoundError as error:
         why = f"REZONE_TRACING={settings.tracing}: {error.name} is missing; install rezone[tracing]"
         raise SystemExit(why) from error
-    sink: SpanSink = otlp.OtlpSink(settings.identity)
-    return sink
 
 
 def election_settings(lease_duration_seconds: int) -> ElectionSettings:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import msgspec
 import structlog
+from structlog.contextvars import bound_contextvars
 
-from rezone.datanode.node.asked import Asked
+from rezone.datanode.node.asked import Asked, Send
 from rezone.datanode.reading.read import prepare_read, read_keys
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling import lent_threads
@@ -21,6 +22,7 @@ from rezone.datanode.scheduling.foreground import Foreground, Requests
 from rezone.datanode.scheduling.held import HeldByConnection
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
+from rezone.datanode.scheduling.traced import READ, NodeTracer
 from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.scheduling.workers import LULL_SECONDS
 from rezone.datanode.writing.change import Change, PreparedRows
@@ -81,6 +83,7 @@ class DataChannel:
         check: Callable[[Message], None],
         peer: Peer,
         held: HeldByConnection,
+        tracer: NodeTracer | None = None,
     ) -> None:
         self._channel = channel
         self._find = find
@@ -90,6 +93,7 @@ class DataChannel:
         self._check = check
         self._peer = peer
         self._held = held
+        self._tracer = tracer
         self._owner = Owner(peer.identity)
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._used: set[PartitionId] = set()
@@ -190,8 +194,14 @@ class DataChannel:
         if self._ended:
             self._forget_answers()
 
-    def _handle(self, message: Message, body: memoryview) -> None:
+    def _handle(self, message: Message, body: memoryview, send: Send | None = None) -> None:
         """Answer a request; also what nobody has thought of, without a word of what that is."""
+        if self._tracer is not None and send is None:
+            context = getattr(message, "trace", None)
+            if context is not None and self._tracer.begin(context, message):
+                with bound_contextvars(trace_id=context.trace_id.hex()):
+                    self._handle(message, body, self._tracer.answering(context, self._answer))
+                return
         if isinstance(message, Heartbeat):
             self._tell(message)
             return
@@ -199,7 +209,7 @@ class DataChannel:
         held = self._held.take(size)
         taken = Request(operation_of(message), self._requests.begin(), size if held else 0)
         opaque = getattr(message, "opaque", 0)
-        with Asked(type(message).__name__, opaque, taken, self._answer) as asked:
+        with Asked(type(message).__name__, opaque, taken, send or self._answer) as asked:
             if not held:
                 raise OverloadedError("too many requests of this client wait; retry later")
             self._take(message, body, asked)
@@ -261,6 +271,8 @@ class DataChannel:
             with asked:
                 if error is not None:
                     raise error
+                if request.trace is not None and self._tracer is not None:
+                    self._tracer.step(request.trace, READ)
                 as_of, age_ms = read.told(partition)
                 rows = read_keys(partition, read._replace(as_of=as_of), codec)
                 result = ReadResult(

@@ -37,6 +37,7 @@ from rezone.datanode.node.report import WHOLE_REPORT, ReportBoard
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.resharding.import_source import ImportSource
 from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.traced import node_tracer
 from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.datanode.scheduling.workers import Job, JobState, Workers
 from rezone.datanode.settings import Clock, NodeSettings, SystemClock
@@ -94,6 +95,7 @@ class DataNode:
             shares_with=self._shares_with,
             changed=self.clock_changed,
         )
+        self.tracer = node_tracer(self.settings, node_id, self.clock)
         self.budget = Budget(self.settings.pending_bytes_node_max, "pending writes of the node")
         self.waiting_reads = Budget(self.settings.reads_held_bytes_max, "waiting reads of the node")
         self.clock_bound = ClockBound(self.clock, self.settings.clock_bound_ahead_ms)
@@ -212,6 +214,8 @@ class DataNode:
             partition.close()
         self._workers.close(seconds)
         self.threads.join(seconds)
+        if self.tracer is not None:
+            self.tracer.close()
         self.zone.close()
         self.clock_bound.close(self.clock.highest)
 
@@ -468,6 +472,7 @@ class DataNode:
             check=check,
             peer=peer,
             held=self.memory.requests.connection(peer.name),
+            tracer=self.tracer,
         )
         with self._lock:
             self._require_room()

@@ -346,6 +346,8 @@ class LeaderDuties:
             return
         committed = state.committed
         if committed > store.applied:
+            if replica.services.tracer is not None:
+                replica.services.tracer.applies()
             store.apply_to(committed)
         # After the rows are applied: who has an answer can read what it wrote.
         for reply, result in self._has_applied(state, committed):

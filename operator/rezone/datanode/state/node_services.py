@@ -8,6 +8,7 @@ from rezone.datanode.commit.lease import Promise
 from rezone.datanode.disk.disk_speed import DiskSpeed
 from rezone.datanode.disk.space import DiskSpace
 from rezone.datanode.scheduling.foreground import Foreground
+from rezone.datanode.scheduling.traced import NodeTracer
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.settings import NodeSettings
 from rezone.storage.budget import Budget
@@ -29,6 +30,7 @@ class NodeServices(Protocol):
     space: DiskSpace
     sync_times: SyncTimes
     disk_speed: DiskSpeed
+    tracer: NodeTracer | None
 
     @property
     def config(self) -> ZoneConfig:

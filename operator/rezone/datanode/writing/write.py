@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.traced import APPEND, REPLICATE
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
 from rezone.datanode.writing.change import Change, PreparedRows
@@ -45,6 +46,7 @@ from rezone.wire.errors import (
 )
 from rezone.wire.messages import (
     SENT_AS_MAX,
+    TraceContext,
     TransactionOutcome,
     WriteRequest,
     WriteResult,
@@ -274,6 +276,8 @@ class WriteIntake:
         What a producer is refused says `producing`, a transaction `transacting`; RowLockedError for
         a row of an open transaction.
         """
+        if request.trace is not None:
+            self._note_step(request.trace, APPEND)
         try:
             self._make_room(request, prepared)
             planned = self._plan(request, prepared, reply)
@@ -299,6 +303,12 @@ class WriteIntake:
             self._once_committed(plan.end_offset, request.opaque, reply, plan.commit_time)
         else:
             self.append_entry(plan, request.opaque, reply, tell=tell)
+        if request.trace is not None:
+            self._note_step(request.trace, REPLICATE)
+
+    def _note_step(self, context: TraceContext, name: str) -> None:
+        if self._replica.services.tracer is not None:
+            self._replica.services.tracer.step(context, name)
 
     def append_entry(self, plan: NewEntry, opaque: int, reply: Reply, *, tell: bool = True) -> None:
         """Append an entry to the leader's log, to be answered when it is committed."""

@@ -19,6 +19,7 @@ from rezone.wire.messages.base import (
     Message,
     NodeId,
     PartitionId,
+    TraceContext,
 )
 from rezone.wire.messages.changes import (
     NOBODY_GAVE,
@@ -258,6 +259,7 @@ __all__ = [
     "TailedPart",
     "Takeover",
     "TakeoverState",
+    "TraceContext",
     "TransactionBegin",
     "TransactionBegun",
     "TransactionEnd",

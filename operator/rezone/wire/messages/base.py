@@ -1,5 +1,7 @@
 """What all messages share, and those that belong to no kind of exchange."""
 
+from typing import Annotated
+
 import msgspec
 
 from rezone.wire.errors import ErrorInfo
@@ -25,6 +27,13 @@ class Fence(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     coordinator_epoch: Count
     revision: Count = 0
+
+
+class TraceContext(msgspec.Struct, frozen=True, array_like=True):
+    """Of which span of OpenTelemetry a request is a part; data nodes of before skip it."""
+
+    trace_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    span_id: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 
 
 class Ack(Message, frozen=True):

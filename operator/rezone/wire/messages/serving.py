@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from rezone.wire.messages.base import Message, NodeId, PartitionId
+from rezone.wire.messages.base import Message, NodeId, PartitionId, TraceContext
 from rezone.wire.messages.records import PartitionAssignment, ZoneConfig
 from rezone.wire.ranges import Count, CountOrNone, Unsigned, Unsigned32
 
@@ -31,6 +31,7 @@ class TransactionBegin(Message, frozen=True):
 
     opaque: Count
     partition: PartitionId
+    trace: TraceContext | None = None
 
 
 class TransactionBegun(Message, frozen=True):
@@ -79,6 +80,7 @@ class ProducerOpen(Message, frozen=True):
     producer_id: str
     opening: str
     known_epoch: Unsigned32
+    trace: TraceContext | None = None
 
 
 class ProducerOpened(Message, frozen=True):
@@ -111,6 +113,7 @@ class WriteRequest(Message, frozen=True):
     answers_seen: Count = 0
     transaction: TransactionTimes | None = None
     sent_as: tuple[SentAs, ...] = ()
+    trace: TraceContext | None = None
 
 
 class WriteResult(Message, frozen=True):
@@ -142,6 +145,7 @@ class TransactionEnd(Message, frozen=True):
     sequence: Unsigned = 0
     commit: bool = False
     begun_in: PartitionId | None = None
+    trace: TraceContext | None = None
 
 
 class TransactionOutcome(enum.StrEnum):
@@ -183,6 +187,7 @@ class ReadRequest(Message, frozen=True):
     as_of: Count | None = None
     own: OwnWrites | None = None
     max_age_ms: Count | None = None
+    trace: TraceContext | None = None
 
 
 AGE_UNKNOWN_MS = -1

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from rezone.controller.coordination.traces import Span
+from rezone.tracing.spans import Span
 
 SPANS_MAX: Final = 16_384
 EXPORT_SECONDS_MAX: Final = 5
@@ -24,14 +24,17 @@ _ERROR_CHARACTERS_MAX: Final = 1000
 
 
 class OtlpSink:
-    """Sends spans to the receiver that the environment names."""
+    """Sends spans to the receiver at `endpoint`, or the one that the environment names."""
 
-    def __init__(self, instance: str) -> None:
-        resource = {"service.name": "rezone-operator", "service.instance.id": instance}
+    def __init__(self, service: str, instance: str, endpoint: str = "") -> None:
+        resource = {"service.name": service, "service.instance.id": instance}
         self._resource = Resource.create(resource)
         self._scope = InstrumentationScope("rezone")
         self._processor = BatchSpanProcessor(
-            OTLPSpanExporter(timeout=EXPORT_SECONDS_MAX),
+            OTLPSpanExporter(
+                endpoint=f"{endpoint.rstrip('/')}/v1/traces" if endpoint else None,
+                timeout=EXPORT_SECONDS_MAX,
+            ),
             max_queue_size=SPANS_MAX,
         )
 
@@ -54,7 +57,7 @@ class OtlpSink:
             parent=parent,
             resource=self._resource,
             attributes=span.attributes,
-            kind=SpanKind.INTERNAL,
+            kind=SpanKind(span.side.value),
             status=Status(StatusCode.ERROR, described) if described else Status(StatusCode.OK),
             start_time=_nanoseconds(span.start),
             end_time=_nanoseconds(span.end),
@@ -68,4 +71,4 @@ def _context(trace: int, span: int) -> SpanContext:
 
 
 def _nanoseconds(time: datetime) -> int:
-    return int(time.timestamp()) * 1_000_000_000
+    return round(time.timestamp() * 1_000_000) * 1000
