@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from rezone.console.guard import (
 )
 
 TOKEN_LENGTH_MAX: Final = 16_384
+REQUESTS_EACH_MAX: Final = 24
+"""Requests of one token under way: live pages, and a few besides; others find room then."""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _ORIGIN: Final = re.compile(
     r"https://[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?(:[1-9][0-9]{0,4})?"
@@ -103,6 +106,7 @@ class ProxiedGuard(HttpGuard):
     def __init__(self, app: ASGIApp, *, proxied: Proxied) -> None:
         super().__init__(app)
         self._proxied = proxied
+        self._under_way: Counter[str] = Counter()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -113,9 +117,24 @@ class ProxiedGuard(HttpGuard):
             return
         reset = _caller.set(token)
         try:
-            await self._app(scope, receive, send)
+            await self._answer_one(scope, receive, send)
         finally:
             _caller.reset(reset)
+
+    async def _answer_one(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a user's request, unless too many of theirs are not answered yet."""
+        user = self._proxied.user()
+        if self._under_way[user] >= REQUESTS_EACH_MAX:
+            await answer_refused(_TOO_MANY)(scope, receive, send)
+            return
+        self._under_way[user] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way[user] -= 1
+            if not self._under_way[user]:
+                # Users come and go, and their tokens too.
+                del self._under_way[user]
 
     def _refusal(
         self, scope: Scope, headers: Mapping[str, str], token: str | None
@@ -135,4 +154,7 @@ class ProxiedGuard(HttpGuard):
 
 _NOBODY: Final = Refusal(
     HTTPStatus.UNAUTHORIZED, "the proxy before this console has passed no token of a user on"
+)
+_TOO_MANY: Final = Refusal(
+    HTTPStatus.TOO_MANY_REQUESTS, "too many requests of yours are under way; close some pages"
 )
