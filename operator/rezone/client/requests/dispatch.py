@@ -125,9 +125,12 @@ class Dispatcher:
         if self._tracer is not None:
             self._tracer.begin(request)
         with self._lock:
-            if not self._closed:
-                self._route(request)
-            return not self._closed
+            if self._closed:
+                return False
+            connection = self._route(request, tell=False)
+        if connection is not None:
+            connection.push()
+        return True
 
     @property
     def config(self) -> ZoneConfig | None:
@@ -225,16 +228,20 @@ class Dispatcher:
 
     # --- one attempt; the lock is held ------------------------------------------------------
 
-    def _route(self, request: Request) -> None:
+    def _route(self, request: Request, *, tell: bool = True) -> Connection | None:
+        """Queue a request where it belongs, or park it; return the connection that it waits at.
+
+        The sender is told, unless the caller pushes (`tell`).
+        """
         request.refusal = self._routes.refusal(request.partition)
         if request.refusal is not None:
             # Ended by the thread that watches: never from within `submit`.
             self._park_until(request, self._clock())
-            return
+            return None
         leader = self._routes.leader(request.partition)
         if leader is None:
             self._park(request, refresh=True)
-            return
+            return None
         followers = self._routes.followers(request.partition)
         first = request.anywhere and request.attempts == 0 and followers
         address = self._rng.choice(followers) if first else leader.address
@@ -249,7 +256,8 @@ class Dispatcher:
         request.connection = connection
         request.frames_before = request.frames_seen = connection.received
         self._open[request.opaque] = request
-        connection.send(request.opaque, request.message(request.opaque), request.body)
+        connection.send(request.opaque, request.message(request.opaque), request.body, tell=tell)
+        return connection
 
     def _park(self, request: Request, *, refresh: bool) -> None:
         request.redirects = 0

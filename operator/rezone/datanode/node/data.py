@@ -20,6 +20,7 @@ from rezone.datanode.replica.replica import Replica
 from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.foreground import Foreground, Requests
 from rezone.datanode.scheduling.held import HeldByConnection
+from rezone.datanode.scheduling.on_way import OnWay
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.traced import READ, NodeTracer
@@ -54,13 +55,8 @@ from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel, Frame
 
 _log = structlog.get_logger(__name__)
 
-UNREAD_ANSWERS_MAX = 64
-"""At most so many answers may be on their way when a thread sends that must not block."""
-
 ANSWER_BYTES = 1024
 """What an answer that waits takes beside its body, about; so those of a few bytes are bounded."""
-
-_SMALL_BYTES = 512
 
 UNSENT_BYTES_MAX = 4 << 20
 """Of one client so many bytes of answers may wait to be sent; it reads on, or is not read."""
@@ -97,9 +93,7 @@ class DataChannel:
         self._owner = Owner(peer.identity)
         self._answers: deque[tuple[Message, bytes]] = deque()
         self._used: set[PartitionId] = set()
-        self._sent = 0
-        self._seen = 0
-        self._large = 0
+        self._on_way = OnWay()
         self._unsent_bytes = 0
         self._counting = threading.Condition(threading.Lock())
         self._broken = False
@@ -220,8 +214,7 @@ class DataChannel:
         match message:
             case WriteRequest():
                 partition = self._find(message.partition)
-                # What a client says that it was never sent would make room that is not there.
-                self._seen = max(self._seen, min(message.answers_seen, self._sent))
+                self._on_way.read(message.answers_seen)
                 self._used.add(message.partition)
                 hash_range = partition.hash_range
                 partition.require_may_lead()
@@ -240,6 +233,7 @@ class DataChannel:
             case TransactionBegin():
                 self._begin(message, asked)
             case ReadRequest():
+                self._on_way.read(message.answers_seen)
                 self._read(message, body, asked)
             case _:
                 raise RezoneError(f"{type(message).__name__} is no request of a data channel")
@@ -304,9 +298,8 @@ class DataChannel:
             self._count(-ANSWER_BYTES - len(body))
 
     def _may_send_here(self) -> bool:
-        small = not self._answers or len(self._answers[0][1]) <= _SMALL_BYTES
-        few = self._sent - self._seen < UNREAD_ANSWERS_MAX and self._large <= self._seen
-        return small and few and self._peer.trusted
+        size = len(self._answers[0][1]) if self._answers else 0
+        return self._on_way.has_room(size) and self._peer.trusted
 
     def _send_next(self) -> bool:
         if not self._answers:
@@ -322,7 +315,5 @@ class DataChannel:
                 # The reading thread notices the break; what is left has nobody to go to.
                 self._broken = True
                 _log.debug("cannot answer on a data channel", error=str(error))
-        self._sent += 1
-        if size > _SMALL_BYTES:
-            self._large = self._sent
+        self._on_way.sent(size)
         return True

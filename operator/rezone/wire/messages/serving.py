@@ -180,6 +180,7 @@ class ReadRequest(Message, frozen=True):
     `as_of` reads at a time instead of the newest committed state. With `max_age_ms` any replica
     answers at the newest time that it can, if that is no longer ago, by its own clock. With `own`
     the leader answers as of the transaction's read time, with its own writes on top.
+    `answers_seen` as in WriteRequest.
     """
 
     opaque: Count
@@ -188,6 +189,7 @@ class ReadRequest(Message, frozen=True):
     own: OwnWrites | None = None
     max_age_ms: Count | None = None
     trace: TraceContext | None = None
+    answers_seen: Count = 0
 
 
 AGE_UNKNOWN_MS = -1
