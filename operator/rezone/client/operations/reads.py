@@ -100,11 +100,12 @@ class Reads:
         call = Call(max(1, len(parts)))
         if not parts:
             call.add([])
-        for partition, part in parts:
-            if as_of is None and part.num_rows <= SHARING_ROWS_MAX:
-                self._shared.ask(codec, partition, part, call.add)
+        for part in parts:
+            if as_of is None and part.rows.num_rows <= SHARING_ROWS_MAX:
+                self._shared.ask(codec, part, call.add)
             else:
-                self._ask((partition, bodies.to_ipc(part)), _adding(call, codec), as_of)
+                body = bodies.to_ipc(part.rows)
+                self._ask((part.partition, body), _adding(call, codec), as_of)
         return SubmittedRead(call.future, codec)
 
     def aged(
@@ -159,9 +160,9 @@ class Reads:
 
     def _parts(self, codec: RowCodec, keys: batches.Rows) -> list[Part]:
         """Cut keys by partitions and by size."""
-        return [(partition, bodies.to_ipc(part)) for partition, part in self._cut(codec, keys)]
+        return [(part.partition, bodies.to_ipc(part.rows)) for part in self._cut(codec, keys)]
 
-    def _cut(self, codec: RowCodec, keys: batches.Rows) -> list[tuple[PartitionId, Any]]:
+    def _cut(self, codec: RowCodec, keys: batches.Rows) -> list[batches.Part]:
         return batches.checked_parts(
             codec,
             batches.conform(keys, codec.key_schema),

@@ -342,7 +342,7 @@ class Transaction:
             delete=delete,
             bytes_max=self._settings.request_bytes_max,
         )
-        return [part for _, part in cut]
+        return [part.rows for part in cut]
 
 
 def _frame(answer: Outcome) -> Answer:

@@ -35,7 +35,6 @@ from rezone.client.requests.sharing import SHARING_ROWS_MAX, Limits, joined
 from rezone.client.routing.placement import PartitionIds, Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
 from rezone.wire.codec import bodies
-from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
@@ -152,8 +151,8 @@ class Writes:
         call = Call(max(1, len(parts)))
         if not parts:
             call.add([])
-        for index, (partition, part) in enumerate(parts):
-            body = bodies.to_ipc(part)
+        for index, part in enumerate(parts):
+            body = bodies.to_ipc(part.rows)
             try:
                 room = self._budget.take(len(body))
             except OverloadedError as error:
@@ -163,13 +162,13 @@ class Writes:
             one = _Batch(
                 body=body,
                 codec=codec,
-                rows=part.num_rows,
+                rows=part.rows.num_rows,
                 room=room,
                 call=call,
                 delete=delete,
                 written=_written(codec, part),
             )
-            self._put(partition, one)
+            self._put(part.partition, one)
         return call.future
 
     def close(self) -> None:
@@ -380,17 +379,17 @@ class Writes:
         parts = list(batches.by_partition(batch.codec, data, self._lines(after_generation)))
         batch.call.expect(len(parts) - 1)
         self._budget.give(batch.room)
-        for partition, part in parts:
-            body = bodies.to_ipc(part)
+        for part in parts:
+            body = bodies.to_ipc(part.rows)
             room = self._budget.exceed(len(body))
             one = dataclasses.replace(
                 batch,
                 body=body,
-                rows=part.num_rows,
+                rows=part.rows.num_rows,
                 room=room,
                 written=_written(batch.codec, part),
             )
-            self._put(partition, one, after_generation)
+            self._put(part.partition, one, after_generation)
 
 
 def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> PartitionIds:
@@ -405,10 +404,10 @@ def _schema_of(batch: _Batch) -> Any:
     return batch.codec.key_schema if batch.delete else batch.codec.arrow_schema
 
 
-def _written(codec: RowCodec, part: Any) -> frozenset[int]:
-    if part.num_rows > SHARING_ROWS_MAX:
+def _written(codec: RowCodec, part: batches.Part) -> frozenset[int]:
+    if part.rows.num_rows > SHARING_ROWS_MAX:
         return frozenset()
-    return frozenset(encoded_rows(codec, part).hashes().tolist())
+    return frozenset(part.encoded_by(codec).hashes().tolist())
 
 
 def _fits(first: _Batch, other: _Batch) -> bool:

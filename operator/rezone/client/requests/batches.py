@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rezone.client.routing.placement import PartitionIds
-from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.encoded_rows import EncodedRows, encoded_rows
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.pieces import Ints
 from rezone.wire.codec.rows import RowCodec
@@ -20,6 +20,19 @@ PartitionsOf = Callable[[Hashes], PartitionIds]
 
 Rows = Any
 """A pyarrow RecordBatch or Table, or a sequence of mappings from column to value."""
+
+
+class Part(NamedTuple):
+    """The rows of one request, which all belong to one partition."""
+
+    partition: PartitionId
+    rows: Any
+    encoded: EncodedRows | None
+    """The same rows, where they were all: so they were encoded to know where they belong."""
+
+    def encoded_by(self, codec: RowCodec) -> EncodedRows:
+        """Return the rows as they are stored."""
+        return encoded_rows(codec, self.rows) if self.encoded is None else self.encoded
 
 
 def conform(data: Rows, schema: Any) -> Any:
@@ -68,55 +81,51 @@ def _cast(array: Any, field: Any) -> Any:
 
 def checked_parts(
     codec: RowCodec, batch: Any, partitions_of: PartitionsOf, *, delete: bool, bytes_max: int
-) -> list[tuple[PartitionId, Any]]:
-    """Return (partition, part) of a batch, each part within the limits of one request.
+) -> list[Part]:
+    """Return the parts of a batch, each within the limits of one request.
 
     Rows of one partition keep their order: of two with the same key the later one stays last.
     InvalidRowError for the first row that breaks the schema or a limit (`RowCodec.check`).
     """
     parts = list(_split(codec, batch, partitions_of, delete=delete, bytes_max=bytes_max))
-    for _, part in parts:
-        codec.check(part, delete=delete)
+    for part in parts:
+        codec.check(part.rows, delete=delete)
     return parts
 
 
-def by_partition(
-    codec: RowCodec, batch: Any, partitions_of: PartitionsOf
-) -> Iterator[tuple[PartitionId, Any]]:
-    """Yield (partition, rows) of a batch, which keep their order; nothing is checked again."""
-    batch, where, cuts = _gathered(codec, batch, partitions_of)
-    for start, end in itertools.pairwise(cuts):
-        yield int(where[start]), batch.slice(start, end - start)
+def by_partition(codec: RowCodec, batch: Any, partitions_of: PartitionsOf) -> Iterator[Part]:
+    """Yield the parts of a batch, of which rows keep their order; nothing is checked again."""
+    yield from _gathered(codec, batch, partitions_of)
 
 
 def _split(
     codec: RowCodec, batch: Any, partitions_of: PartitionsOf, *, delete: bool, bytes_max: int
-) -> Iterator[tuple[PartitionId, Any]]:
-    batch, where, cuts = _gathered(codec, batch, partitions_of)
+) -> Iterator[Part]:
     limit, rows_max = min(bytes_max, codec.limits.batch_bytes_max), codec.limits.batch_rows_max
-    if batch.num_rows <= rows_max and codec.surely_fits(batch, limit, delete=delete):
-        for start, end in itertools.pairwise(cuts):
-            yield int(where[start]), batch.slice(start, end - start)
-        return
-    sizes = codec.row_sizes(batch, delete=delete)
-    for start, end in itertools.pairwise(cuts):
-        for low, high in _chunks(sizes[start:end], limit, rows_max):
-            yield int(where[start]), batch.slice(start + low, high - low)
+    fits = batch.num_rows <= rows_max and codec.surely_fits(batch, limit, delete=delete)
+    for part in _gathered(codec, batch, partitions_of):
+        if fits:
+            yield part
+            continue
+        for low, high in _chunks(codec.row_sizes(part.rows, delete=delete), limit, rows_max):
+            yield Part(part.partition, part.rows.slice(low, high - low), None)
 
 
-def _gathered(
-    codec: RowCodec, batch: Any, partitions_of: PartitionsOf
-) -> tuple[Any, PartitionIds, list[int]]:
-    """Return rows with those of a partition together, where each belongs, and where to cut."""
-    where = partitions_of(encoded_rows(codec, batch).hashes())
+def _gathered(codec: RowCodec, batch: Any, partitions_of: PartitionsOf) -> Iterator[Part]:
+    """Yield the rows of each partition, in its order; of few rows little code is gone through."""
     if not batch.num_rows:
-        return batch, where, []
-    if not (where != where[0]).any():
-        return batch, where, [0, batch.num_rows]
+        return
+    encoded = encoded_rows(codec, batch)
+    where = partitions_of(encoded.hashes())
+    if batch.num_rows == 1 or not (where != where[0]).any():
+        yield Part(int(where[0]), batch, encoded)
+        return
     order = np.argsort(where, kind="stable")
     where = where[order]
     batch = batch.take(pa.array(order))
-    return batch, where, [0, *(np.flatnonzero(np.diff(where)) + 1).tolist(), batch.num_rows]
+    cuts = [0, *(np.flatnonzero(np.diff(where)) + 1).tolist(), batch.num_rows]
+    for start, end in itertools.pairwise(cuts):
+        yield Part(int(where[start]), batch.slice(start, end - start), None)
 
 
 def _chunks(sizes: Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:

@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rezone.client.requests.batches import Part
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.requests.sharing import Limits, SharedRows, joined
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire.codec import bodies
+from rezone.wire.codec.encoded_rows import EncodedRows
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.messages import Message, PartitionId, ReadRequest
@@ -35,7 +37,7 @@ class _Read:
 
     body: bytes
     rows: int
-    keys: Any
+    keys: EncodedRows
     codec: RowCodec
     room: int
     deadline: float
@@ -73,16 +75,15 @@ class SharedReads:
     def ask(
         self,
         codec: RowCodec,
-        partition: PartitionId,
-        keys: Any,
+        part: Part,
         answered: Callable[[Found | RezoneError], None],
     ) -> None:
         """Read keys of a partition at the newest state; OverloadedError when there is no room."""
-        body = bodies.to_ipc(keys)
+        partition, body = part.partition, bodies.to_ipc(part.rows)
         read = _Read(
             body=body,
-            rows=keys.num_rows,
-            keys=keys,
+            rows=part.rows.num_rows,
+            keys=part.encoded_by(codec),
             codec=codec,
             room=self._budget.take(len(body)),
             deadline=self._clock() + self._settings.timeout_seconds,
@@ -168,11 +169,15 @@ class SharedReads:
             return
         found = SharedRows(codec, body)
         for read in group:
-            self._end(read, functools.partial(found.of, read.keys))
+            self._end(read, functools.partial(_found_of, found, read))
 
     def _end(self, read: _Read, result: Found | RezoneError) -> None:
         self._budget.give(read.room)
         read.answered(result)
+
+
+def _found_of(found: SharedRows, read: _Read) -> Any:
+    return found.of(read.keys.row_id_list())
 
 
 def _fits(first: _Read, other: _Read) -> bool:

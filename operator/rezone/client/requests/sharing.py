@@ -26,7 +26,7 @@ class Call(Protocol):
 
     @property
     def body(self) -> bytes:
-        """Its rows or keys, as one Arrow IPC stream."""
+        """Its rows or keys, as one Arrow IPC stream: made by `to_ipc` of one schema for all."""
 
     @property
     def rows(self) -> int:
@@ -81,8 +81,7 @@ def joined(calls: Sequence[Call], schema: Any) -> bytes:
     """Return the rows of all these calls as one body, in their order."""
     if len(calls) == 1:
         return calls[0].body
-    parts = [bodies.from_ipc(one.body, schema) for one in calls]
-    return bodies.to_ipc(_concatenated(parts))
+    return bodies.to_ipc(_concatenated(bodies.own_batches([one.body for one in calls], schema)))
 
 
 def _concatenated(parts: list[Any]) -> Any:
@@ -106,14 +105,13 @@ class SharedRows:
         self._lock = threading.Lock()
         self._decoded: tuple[Any, dict[bytes, int]] | None = None
 
-    def of(self, keys: Any) -> Any:
-        """Return the rows of these keys, absent ones left out.
+    def of(self, row_ids: Sequence[bytes]) -> Any:
+        """Return the rows with these ids, absent ones left out.
 
         Raises InvalidRowError when the answer has no rows of the table.
         """
         with self._lock:
             rows, places = self._decoded = self._decoded or self._decode()
-        row_ids = encoded_rows(self._codec, keys).row_id_list()
         found = [places[one] for one in row_ids if one in places]
         if len(found) == 1:
             return rows.slice(found[0], 1)
