@@ -293,6 +293,22 @@ def test_a_partition_without_work_is_not_ticked(tmp_path: Path) -> None:
         k.close()
 
 
+def test_what_a_plain_follower_has_applied_goes_with_its_next_ack(tmp_path: Path) -> None:
+    """Each follower would send a frame more, and wake its leader, for what nobody waits for."""
+    with cluster(tmp_path, 2) as c:
+        c.create(P, (0, 1))
+        k = Client(c)
+        end = k.put(P, {b"a": b"1"}).end_offset
+        follower, leadership = c.replica(1, P), c.replica(0, P).leadership
+        assert leadership is not None
+        c.until("applied", lambda: follower.store.applied == end)
+        c.until("nothing is due", lambda: follower.due == float("inf"))
+        assert leadership.followers[1].applied < end
+        k.put(P, {b"b": b"2"})
+        c.until("told", lambda: leadership.followers[1].applied == end)
+        k.close()
+
+
 @pytest.mark.proves("HS-03", "HS-07", "HS-08")
 def test_a_standby_gets_into_iss_and_plain_followers_apply_lazily(tmp_path: Path) -> None:
     """A standby that is not in `iss` would never be promoted; one wrongly in it would be slow."""

@@ -10,13 +10,16 @@ from typing import Any, cast
 import pytest
 from replica_cluster import unchecked
 
-from rezone.datanode.replication.producer import ProducerChannel
+from rezone.datanode.replication.producer import PUSH_BYTES_MAX, ProducerChannel
 from rezone.datanode.replication.stream import Source
+from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.storage.log.entry import OP_UPSERT, build_entry, rows_batch
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
 from rezone.wire.messages import (
     CommitOffset,
     CommitOffsets,
+    Entries,
     LeaseRequest,
     Message,
     StreamEnd,
@@ -49,6 +52,8 @@ class Candidate:
         self.leads_when_looked_at = ""
         self.looked: Callable[[], None] = lambda: None
         self.detached: list[Any] = []
+        self.log = b""
+        self.asked_bytes: list[int] = []
 
     def open_stream(self, _stream: Any, request: StreamRequest) -> Message:
         """Answer only as a leader."""
@@ -76,10 +81,16 @@ class Candidate:
     def close_time(self) -> None:
         """Close nothing."""
 
-    def read_log(self, offset: int, _bytes_max: int) -> bytes:
-        """Return nothing: the log ends there."""
-        assert offset == self.log_end
-        return b""
+    def read_log(self, offset: int, bytes_max: int) -> bytes:
+        """Return the one entry, if it was not sent."""
+        self.asked_bytes.append(bytes_max)
+        return self.log if offset < self.log_end else b""
+
+    def append(self, size: int) -> None:
+        """Have one entry with a row of so many bytes."""
+        rows = rows_batch([b"0123456789key"], [OP_UPSERT], [bytes(size)])
+        self.log = build_entry(rows, leader_epoch=2, base_offset=self.log_end, commit_time=1)
+        self.log_end += 1
 
 
 class Wire:
@@ -88,6 +99,7 @@ class Wire:
     def __init__(self) -> None:
         self.waited_seconds = 0.0
         self.sent: list[Message] = []
+        self.senders: list[threading.Thread] = []
         self.over = threading.Event()
         self.handled = threading.Event()
         self.said = threading.Event()
@@ -103,6 +115,7 @@ class Wire:
 
     def send(self, message: Message, _body: bytes = b"") -> None:
         """Note a frame."""
+        self.senders.append(threading.current_thread())
         self.sent.append(message)
         self.said.set()
 
@@ -274,3 +287,31 @@ def test_who_leads_no_more_sends_the_end_of_its_streams_itself() -> None:
         ]
         channel.push()
         assert len(wire.sent) == 1
+
+
+def test_who_tells_a_stream_with_locks_sends_once_it_has_none() -> None:
+    """The channel's thread would wake up for each entry, or a network be waited for with a lock."""
+    with streaming() as (candidate, wire, channel):
+        del wire.sent[:], wire.senders[:]
+        (stream,) = channel.statistics()
+        with lent_threads.scope():
+            candidate.append(100)
+            stream.wake()
+            assert not wire.sent, "its caller may have locks"
+        assert [type(message) for message in wire.sent] == [Entries]
+        assert wire.senders == [threading.current_thread()]
+
+
+def test_a_large_entry_is_sent_by_the_thread_that_may_wait() -> None:
+    """It does not fit into the smallest window: a job, and all that need it, would wait for it."""
+    with streaming() as (candidate, wire, channel):
+        del wire.sent[:], wire.senders[:]
+        wire.said.clear()
+        (stream,) = channel.statistics()
+        candidate.append(PUSH_BYTES_MAX)
+        del candidate.asked_bytes[:]
+        stream.push()
+        assert wire.said.wait(PATIENCE_SECONDS)
+        assert [type(message) for message in wire.sent] == [Entries]
+        assert wire.senders != [threading.current_thread()]
+        assert candidate.asked_bytes[0] <= PUSH_BYTES_MAX < candidate.asked_bytes[1]

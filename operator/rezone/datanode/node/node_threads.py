@@ -16,6 +16,7 @@ from rezone.datanode.node.links import Links
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.report import ReportBoard
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.scheduling import lent_threads
 from rezone.datanode.scheduling.lag import Lag
 from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.workers import Job
@@ -117,9 +118,11 @@ class NodeThreads:
             *(each.tick for each in self._links.consumers()),
             *(each.tick for each in self._links.producers()),
         ]
-        for tick in ticks:
-            with UNEXPECTED.surviving("tick"):
-                tick(now)
+        # By this thread, and all that goes to one node in one frame.
+        with UNEXPECTED.surviving("send after ticks"), lent_threads.scope():
+            for tick in ticks:
+                with UNEXPECTED.surviving("tick"):
+                    tick(now)
 
     def _look(self, now: float) -> None:
         self._clock.look(now)

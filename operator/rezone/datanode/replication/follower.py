@@ -327,13 +327,17 @@ class FollowerDuties:
 
     @entry
     def _has_run(self, *, eager: bool) -> bool:
-        """Note how far the job has come; whether the leader does not know of that yet."""
+        """Note how far the job has come; whether the leader is to hear of that now.
+
+        What a plain follower has applied goes with its next ack: only of a standby it matters.
+        """
         replica, store = self._replica, self._replica.store
         replica.positions.note_applied()
         self._look_again()
         if eager:
             replica.transfer.note_prepared()
-        here = (store.durable_end, store.applied, self._index.told)
+        applied = store.applied if eager else self._acked[1]
+        here = (store.durable_end, applied, self._index.told)
         return self._acked != (*here, replica.transfer.ready_epoch)
 
     def _ack(self) -> None:

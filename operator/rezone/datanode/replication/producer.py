@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 DEFER_SECONDS_MAX = 1.0
 
 PUSH_BYTES_MAX = 32 << 10
-"""At most so many entries may be unacked when a thread sends that must not block.
+"""At most so many bytes of entries may be unacked behind what a thread sends that must not block.
 
 Half of the smallest window of a connection: they fit even if the consumer has stopped reading.
 """
@@ -119,6 +119,7 @@ class ProducerChannel:
             f"send {name}", send_next=self._send_next, may_send_here=self._may_push
         )
         self._in_flight_bytes = 0
+        self._is_large = False
         self._ready: deque[ProducerStream] = deque()
         self._answers: deque[Message] = deque()
         self._closed = False
@@ -168,10 +169,13 @@ class ProducerChannel:
     # --- called by partitions and streams, from any thread ---------------------------------------
 
     def wake(self, stream: ProducerStream, *, here: bool = False) -> None:
-        """Queue a stream for the sender, which may be the calling thread (`here`)."""
+        """Queue a stream for the sender, which may be the calling thread: `here`, or unlocked."""
         with self._lock:
             self._enqueue(stream)
-        self.outbox.ask(here=here)
+        if here:
+            self.outbox.ask(here=True)
+        else:
+            self.outbox.ask_unlocked()
 
     def push(self) -> None:
         """Send what streams have queued, by the calling thread while that cannot block."""
@@ -359,7 +363,7 @@ class ProducerChannel:
         if lease_due:
             self._close_times()
         if late or lease_due or beats:
-            self.outbox.ask()
+            self.outbox.ask_unlocked()
 
     def _beat_is_due(self, now: float) -> bool:
         return self._beats and self._liveness.beat_is_due(now)
@@ -409,7 +413,7 @@ class ProducerChannel:
 
     def _may_push(self) -> bool:
         trusted = self._peer is None or self._peer.trusted
-        return trusted and self._in_flight_bytes < PUSH_BYTES_MAX
+        return trusted and not self._is_large and self._in_flight_bytes < PUSH_BYTES_MAX
 
     def _send_next(self) -> bool:
         """Send one frame; whether there was one, or a stream to look at."""
@@ -471,15 +475,16 @@ class ProducerChannel:
         if stream.credit_bytes == 0:
             return False
         committed = stream.source.committed
+        lent = self.outbox.lent
+        most = PUSH_BYTES_MAX if lent else self._frame_bytes_max
         try:
-            raw = (
-                stream.source.read_log(offset, min(room, self._frame_bytes_max))
-                if room > 0
-                else b""
-            )
+            raw = stream.source.read_log(offset, min(room, most)) if room > 0 else b""
         except RezoneError as error:
             stream.end(f"the log cannot be read: {error}")
             return True
+        self._is_large = lent and self._in_flight_bytes + len(raw) > PUSH_BYTES_MAX
+        if self._is_large:
+            return True  # the outbox's own thread sends it
         if raw:
             self._send_entries(stream, raw, committed)
         elif committed > stream.committed_sent:

@@ -70,7 +70,7 @@ class StreamOwner(Protocol):
     """What a stream asks of the channel that it is on."""
 
     def wake(self, stream: "ProducerStream", *, here: bool = False) -> None:
-        """Queue a stream for the sender, which may be the calling thread (`here`)."""
+        """Queue a stream for the sender, which may be the calling thread: `here`, or unlocked."""
         ...
 
     def add_control(self, stream: "ProducerStream", control: "Control", *, tell: bool) -> None:
