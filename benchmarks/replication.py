@@ -6,9 +6,10 @@
 Nodes are processes of their own on this machine; the client is this one, and writes `--rows` rows
 of about 150 bytes to one partition at a time, in turn. All writes are acknowledged by all
 replicas' disks. CPU is user and system time of the processes; "of a core" is its share of the
-elapsed time. With `--leading 1` and as many nodes as replicas one node leads every partition and
-the others follow: their CPU is shown apart, without what an idle node takes. Medians over
-`--runs`, on an otherwise idle machine, or the figures are noise.
+elapsed time. Thread switches are those of threads that wait; load changes them less than CPU. With
+`--leading 1` and as many nodes as replicas one node leads every partition and the others follow:
+their CPU is shown apart, without what an idle node takes. Medians over `--runs`, on an otherwise
+idle machine, or the figures are noise.
 """
 
 import argparse
@@ -84,6 +85,7 @@ class Run(NamedTuple):
     p99_ms: float
     leading_ms_per_write: float
     following_ms_per_write: float
+    switches_per_write: float
 
 
 def measure(zone: Zone, load: Load, given: argparse.Namespace) -> Run:
@@ -93,11 +95,12 @@ def measure(zone: Zone, load: Load, given: argparse.Namespace) -> Run:
     elapsed = settle(given.seconds)
     idle = sum(_since(zone, before)) / elapsed / count
     load.run(1, given.rate)  # what is done once is not counted
-    before, own = zone.cpu_seconds(), time.process_time()
+    before, own, switched = zone.cpu_seconds(), time.process_time(), zone.switches()
     begun = time.monotonic()
     load.run(given.seconds, given.rate)
     elapsed = time.monotonic() - begun
     each, own = _since(zone, before), time.process_time() - own
+    switched = zone.switches() - switched
     used, writes = sum(each), len(load.latencies_ms)
     net = [(cpu - idle * elapsed) / writes * 1000 for cpu in each]
     leading = given.leading or count
@@ -111,6 +114,7 @@ def measure(zone: Zone, load: Load, given: argparse.Namespace) -> Run:
         p99_ms=percentile(load.latencies_ms, 0.99),
         leading_ms_per_write=statistics.mean(net[:leading]),
         following_ms_per_write=statistics.mean(net[leading:] or [0.0]),
+        switches_per_write=switched / writes,
     )
 
 
@@ -151,6 +155,7 @@ def main() -> None:
     print(f"  node under load          {middle.node_share * 100:8.1f} % of a core")
     print(f"  rows                     {middle.rows_per_second:8.0f} /s")
     print(f"  CPU of all nodes         {middle.node_ms_per_write:8.2f} ms per write")
+    print(f"  thread switches          {middle.switches_per_write:8.1f} of all nodes per write")
     if given.leading:
         print(f"  of it a node that leads  {middle.leading_ms_per_write:8.2f} ms, without idle CPU")
         print(

@@ -125,6 +125,10 @@ class Zone:
             if isinstance(node, ProcessNode) and node.process is not None
         }
 
+    def switches(self) -> int:
+        """Return how often threads of the nodes have waited so far."""
+        return sum(map(switches_of, self.pids()))
+
     def pids(self) -> list[int]:
         """Return the nodes' process ids, for a profiler."""
         nodes = self.coordinator.nodes.values()
@@ -141,6 +145,16 @@ def cpu_of(pid: int) -> float:
     """Return the CPU time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def switches_of(pid: int) -> int:
+    """Return the voluntary context switches of a process's threads; of those that ended none."""
+    found = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):
+            _, _, count = status.read_text().rpartition("\nvoluntary_ctxt_switches:")
+            found += int(count.split()[0])
+    return found
 
 
 def ids_by_partition(partitions: int, each: int, start: int = 1 << 40) -> list[list[int]]:
