@@ -142,6 +142,13 @@ def answer(connection: Connection, channel: Channel, opaque: int) -> None:
         assert time.monotonic() < deadline, "the answer was not read"
 
 
+def until_sent(channel: Channel, count: int) -> None:
+    """Wait until so many requests were sent."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while len(channel.senders) < count:
+        assert time.monotonic() < deadline, f"only {len(channel.senders)} were sent"
+
+
 def test_a_thread_sends_its_request_until_much_is_unanswered() -> None:
     """A caller, or the thread that reads answers, would wait for a node that reads nothing.
 
@@ -154,8 +161,7 @@ def test_a_thread_sends_its_request_until_much_is_unanswered() -> None:
     assert channel.senders[1:] == [me]
     pushed(connection, 3, 0)
     assert channel.sent.wait(DEADLINE_SECONDS)
-    while len(channel.senders) < 3:
-        assert connection.is_open
+    until_sent(channel, 3)
     assert channel.senders[2] is not me, "more than fits is unanswered"
     answer(connection, channel, 2)
     pushed(connection, 4, most - HEADER_BYTES)
@@ -170,8 +176,7 @@ def test_a_request_that_was_given_up_may_be_unread() -> None:
     pushed(connection, 2, PUSH_BYTES_MAX - HEADER_BYTES)
     connection.answered(2)  # its time is over
     pushed(connection, 3, 0)
-    while len(channel.senders) < 3:
-        assert connection.is_open
+    until_sent(channel, 3)
     assert channel.senders[2] is not me
     connection.close()
 
