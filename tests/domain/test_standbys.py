@@ -15,7 +15,7 @@ from rezone.domain.repair.repairs import repairs
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_checks import violations
 from rezone.domain.routing.routes import hot_standbys
-from rezone.wire.messages import IsrProposal, LeaderAndIsr
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr
 
 pytestmark = pytest.mark.proves("B-06")
 
@@ -195,3 +195,15 @@ def test_it_ends_with_as_many_as_can_be(world: World) -> None:
     wanted = min(world.settings["hot_standbys"], len(able | set(before.iss)))
     assert len(settle(world)[0].iss) == wanted
     assert len(able & hot_standbys(world.routes[0])) >= min(wanted, len(able & set(before.iss)))
+
+
+def test_a_partition_that_is_not_open_yet_is_left_alone() -> None:
+    """A leader that hears of the second epoch before the first takes its replica for a lost one.
+
+    No data node could open the partition then: a new zone would never be ready.
+    """
+    new = msgspec.structs.replace(record(), partition_epoch=FIRST_PARTITION_EPOCH)
+    world = world_of(new)
+    assert not step(world)
+    world.routes[0] = msgspec.structs.replace(new, partition_epoch=FIRST_PARTITION_EPOCH + 1)
+    assert step(world)

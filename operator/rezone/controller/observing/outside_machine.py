@@ -29,7 +29,7 @@ def without_zone(
     """Return the status of an object whose zone is missing, or not placed yet."""
     name = obj.spec.zone_name
     if found:
-        reason, message = Reason.WAITING, f"zone {name} has no partitions yet"
+        reason, message = Reason.WAITING, f"the partitions of zone {name} are not open yet"
     else:
         reason = Reason.ZONE_NOT_FOUND
         message = f"there is no DistributionZone {name} in namespace {obj.metadata.namespace}"

@@ -12,6 +12,7 @@ from rezone.domain.model.world import SparkView, ZoneView
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
+from rezone.wire.messages import FIRST_PARTITION_EPOCH
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +22,20 @@ class ZonePass:
     zone: DistributionZone
     runtime: ZoneRuntime
     view: ZoneView
+    index: int | None
+    """The partition that the object is about, None for all."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all replicas of the partitions have been opened.
+
+        Before, a record may only be confirmed: a replica that hears of a later epoch first is taken
+        for one that has lost its rows, and is never opened.
+        """
+        records = self.view.routes.of(self.view.generation)
+        if self.index is not None:
+            records = records[self.index : self.index + 1] or records
+        return bool(records) and all(r.partition_epoch > FIRST_PARTITION_EPOCH for r in records)
 
 
 async def begin_pass(
@@ -59,7 +74,7 @@ async def begin_pass(
         spark=spark,
         leader_lease_seconds=coordinator.settings.leader_lease_seconds,
     )
-    return ZonePass(zone, runtime, view)
+    return ZonePass(zone, runtime, view, index)
 
 
 async def _migrations(

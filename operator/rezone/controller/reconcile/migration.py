@@ -53,7 +53,9 @@ class MigrationReconciler:
         name = status.copies.application if status.copies is not None else ""
         spark = await self._c.spark.state(migration, name) if name else None
         seen = await begin_pass(self._c, key, spec.zone_name, migration=migration, spark=spark)
-        if seen is None or not seen.view.routes:
+        if seen is None and name:
+            await self._c.spark.delete(migration, name)
+        if seen is None or not seen.is_open:
             waiting = without_zone(migration, status, utc_now(), found=seen is not None)
             await self._c.store.write_status(migration, waiting)
             return MISSING_ZONE_SECONDS

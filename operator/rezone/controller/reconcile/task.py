@@ -57,7 +57,10 @@ class TaskReconciler:
             return None
         spark = await self._spark(task, status)
         seen = await begin_pass(self._c, key, task.spec.zone_name, task=task, spark=spark)
-        if seen is None or not seen.view.routes:
+        if seen is None and status.spark_application:
+            # Its data nodes go with the zone: a driver would hold executors until it gives up.
+            await self._c.spark.delete(task, status.spark_application)
+        if seen is None or not seen.is_open:
             waiting = without_zone(task, status, utc_now(), found=seen is not None)
             await self._c.store.write_status(task, waiting)
             return MISSING_ZONE_SECONDS

@@ -6,7 +6,9 @@ few standbys. They are made one after the other, as the route has room for one t
 `iss` yet (HS-01). One that falls out of `iss` is nobody's standby any more, and another follows.
 
 A partition that something moves is left alone: a move makes the standby that it needs itself. One
-that is sealed needs none any more, and those of the next layout have theirs before they serve.
+that is sealed needs none any more, and those of the next layout have theirs before they serve. One
+whose replicas are not all open yet is left alone, too: a leader that hears of a later epoch first
+takes its empty replica for one that lost its rows, and can never open it.
 """
 
 from collections import Counter
@@ -15,7 +17,7 @@ from collections.abc import Collection, Iterable
 from rezone.domain.model.changes import change_of
 from rezone.domain.model.world import RouteChange, ZoneView
 from rezone.domain.routing import routes
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, NodeId, PartitionId
 
 
 def standby_changes(view: ZoneView) -> tuple[RouteChange, ...]:
@@ -27,6 +29,8 @@ def standby_changes(view: ZoneView) -> tuple[RouteChange, ...]:
     changes = []
     for partition, record in view.routes.items():
         if partition in moving or record.sealed or _is_moving(view, partition, record):
+            continue
+        if record.partition_epoch == FIRST_PARTITION_EPOCH:
             continue
         change = _change(view, partition, record, load)
         if change is not None:
