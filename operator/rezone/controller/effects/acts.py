@@ -200,6 +200,9 @@ class Acts:
         meta = self._zone.metadata
         for _ in range(ASSIGNMENT_ATTEMPTS_MAX):
             zone = await self._c.store.read(DistributionZone, meta.namespace, meta.name)
+            if zone.metadata.uid != meta.uid:
+                # Deleted since this pass has read it, and made again: this is decided of no other.
+                raise MissingError(f"zone {meta.name} is another one by now")
             status = zone.status or DistributionZoneStatus()
             keys = change(status.assignments)
             if isinstance(keys, Skip) or keys == status.assignments:

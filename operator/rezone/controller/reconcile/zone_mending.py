@@ -179,6 +179,6 @@ class ZoneMending:
             return ()
         meta = self._zone.metadata
         zone = await self._c.store.find(DistributionZone, meta.namespace, meta.name)
-        if zone is None:
+        if zone is None or zone.metadata.uid != meta.uid:
             return ()
         return missing_replicas(self._seen(zone, view.routes, migrations))
