@@ -294,3 +294,30 @@ def test_a_record_in_the_middle_of_a_move_makes_an_assignment_that_may_be() -> N
     stable = outdated.with_stable(KEYS, routes).stable
     assert stable is not None
     assert assignments.parse(stable.replicas) == ((8, 5, 6, 7, 0, 1, 2),)
+
+
+def test_the_stable_layout_without_records_is_learned_as_it_is() -> None:
+    """Somebody who deletes a zone's ConfigMaps would leave it without failover for ever.
+
+    The keys are current: a rebalance that is pending goes on, and nothing is planned again.
+    """
+    replicas = {node: {0: report(5, 9)} for node in range(3)}
+    none = RouteRecords()
+    pending = Assignment(revision=5, replicas="1,2,3")
+    keys = KEYS.model_copy(update={"pending": pending, "change": 5})
+    assert outdated.unknown_layout(keys, none, replicas) == 0
+    assert outdated.unknown_layout(keys, none, {}) is None, "nobody tells that it was ever placed"
+    learned = outdated.layout_to_learn(keys, 0, [OLD_CONFIG], none, {0: [LATER]})
+    assert learned == (Layout(0, 1), True)
+    assert outdated.with_layout(keys, 0, [LATER], replicas) == keys
+
+
+def test_a_stable_layout_is_not_learned_beside_a_later_one() -> None:
+    """A layout's records cannot be made behind those of the next: a person is told what to do."""
+    replicas = {0: {0: report(5, 9)}}
+    later = RouteRecords().with_next([STORED, STORED], 1)
+    keys = KEYS.model_copy(update={"last_layout_version": 1})
+    assert outdated.unknown_layout(keys, later, replicas) == 0
+    why = outdated.layout_to_learn(keys, 0, [OLD_CONFIG], later, {0: [LATER]})
+    assert isinstance(why, str)
+    assert "delete its next layout's records" in why

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from simulation.process import Process
 
 CUSTOM = frozenset({"DistributionZone", "RebalanceTask", "RegionMigration"})
+COLLECT_SECONDS = 1.0
+"""After how long the garbage collector looks at the owners of a new object."""
 
 
 class Key(NamedTuple):
@@ -121,7 +123,10 @@ class ApiServer:
             "generation": 1,
             "creationTimestamp": self._loop.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
-        return self._store(key, None, {**manifest, "metadata": meta})
+        stored = self._store(key, None, {**manifest, "metadata": meta})
+        if meta.get("ownerReferences"):
+            self._loop.call_later(COLLECT_SECONDS, self._collect, key, meta["uid"])
+        return stored
 
     def replace(self, kind: Kind, manifest: Manifest, *, status: bool = False) -> Manifest:
         """Replace an object, or its status alone, if it is as it was read."""
@@ -167,7 +172,7 @@ class ApiServer:
         self.remove(key)
 
     def remove(self, key: Key) -> None:
-        """Take an object away, and with it all that it owns."""
+        """Take an object away, and with it all that it owns; of that, pods only begin to end."""
         old = self.read(key)
         del self.objects[key]
         self._tell(key, old)
@@ -175,7 +180,23 @@ class ApiServer:
         for child, raw in list(self.objects.items()):
             owners = msgspec.json.decode(raw)["metadata"].get("ownerReferences") or ()
             if child in self.objects and any(o["uid"] == uid for o in owners):
-                self.remove(child)
+                self._remove_owned(child)
+
+    def _remove_owned(self, key: Key) -> None:
+        if key.kind == Pod.name:
+            self.delete(Pod, key.namespace, key.name)
+        else:
+            self.remove(key)
+
+    def _collect(self, key: Key, uid: str) -> None:
+        """Take away what was made for an owner that is gone, as the garbage collector does."""
+        if key not in self.objects:
+            return
+        meta = self.read(key)["metadata"]
+        there = {msgspec.json.decode(raw)["metadata"]["uid"] for raw in self.objects.values()}
+        owners = {each["uid"] for each in meta.get("ownerReferences") or ()}
+        if meta["uid"] == uid and owners and not owners & there:
+            self._remove_owned(key)
 
     def put_back(self, kinds: Collection[str], objects: Mapping[Key, bytes], revision: int) -> None:
         """Put the objects of some kinds back as they were at an earlier revision."""
@@ -272,9 +293,15 @@ class SimulatedKube:
         self._server.listed[kind.name] += len(found)
         return found
 
-    async def names(self, kind: Kind, namespace: str | None = None) -> Sequence[tuple[str, str]]:
+    async def names(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> Sequence[tuple[str, str]]:
         """Return namespace and name of the objects that are not being deleted."""
-        metas = (found["metadata"] for found in await self.list(kind, namespace))
+        metas = (found["metadata"] for found in await self.list(kind, namespace, labels=labels))
         return [(m["namespace"], m["name"]) for m in metas if not m.get("deletionTimestamp")]
 
     async def create(self, kind: Kind, manifest: Manifest, *, dry_run: bool = False) -> Manifest:

@@ -150,13 +150,21 @@ class Kube:
         found, _ = await self._send(call, f"{kind.name} list in {namespace or 'all'}")
         return found
 
-    async def names(self, kind: Kind, namespace: str | None = None) -> Sequence[tuple[str, str]]:
-        """Return namespace and name of the objects that are not being deleted.
+    async def names(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> Sequence[tuple[str, str]]:
+        """Return namespace and name of the objects with these labels that are not being deleted.
 
         The API server sends their metadata alone, so neither the size of an object nor what cannot
         be read of it matters.
         """
         query = {"limit": str(LIST_CHUNK_OBJECTS)}
+        if labels:
+            query["labelSelector"] = _selector(labels)
         call = _chunks(self._connection, kind.path(namespace), query, accept=METADATA_LIST)
         found, _ = await self._send(call, f"{kind.name} names in {namespace or 'all'}")
         metas = (each["metadata"] for each in found)

@@ -169,6 +169,19 @@ class RouteStore:
             applied |= await self._change_shard(number, wanted)
         return frozenset(applied)
 
+    async def is_gone(self) -> bool:
+        """Return whether none of the table's ConfigMaps is there: somebody has deleted them all.
+
+        Only their names are read. Where some are left, what is remembered serves the zone better
+        than what could be read of it.
+        """
+        zone = self._zone.metadata
+        return not await self._kube.names(ConfigMap, zone.namespace, labels=self._labels)
+
+    @property
+    def _labels(self) -> Mapping[str, str]:
+        return {ZONE_LABEL: self._zone.metadata.name, COMPONENT_LABEL: ROUTES}
+
     async def _change_shard(
         self,
         number: int,
@@ -202,8 +215,7 @@ class RouteStore:
     async def _shards(self) -> dict[int, dict[int, Manifest]]:
         """Return the zone's shards, read now, by generation and number."""
         zone = self._zone.metadata
-        labels = {ZONE_LABEL: zone.name, COMPONENT_LABEL: ROUTES}
-        found = await self._kube.list(ConfigMap, zone.namespace, labels=labels)
+        found = await self._kube.list(ConfigMap, zone.namespace, labels=self._labels)
         self._bases = {_number_of(each): each for each in found if is_owned(each, self._zone)}
         shards: dict[int, dict[int, Manifest]] = {}
         for number, each in self._bases.items():

@@ -32,6 +32,8 @@ from rezone.wire.messages import AdmitCopies, Fence, LeaderAndIsr, NodeId, Parti
 UNSURE_LEASES = 2
 """For how many durations of the Lease a new coordinator expects late writes of the one before."""
 READ_AGAIN_SECONDS = 5.0
+GONE_SECONDS = 30.0
+"""How often it is looked whether somebody has deleted the route table: no watch tells of that."""
 REFUSED_SECONDS = 10.0
 """How long a refusal of copies is told of: who still wants them asks again sooner."""
 AUTHORIZED_SECONDS = 20.0
@@ -118,6 +120,7 @@ class ZoneRuntime:
         self._routes: RouteRecords | None = None
         self._authorized: dict[tuple[PartitionId, int], float] = {}
         self._read_at = 0.0
+        self._looked_at = 0.0
         self._met = False
         lease = settings.lease_duration_seconds
         self._sure_from = asyncio.get_running_loop().time() + UNSURE_LEASES * lease
@@ -267,13 +270,15 @@ class ZoneRuntime:
         # The coordinator before may have been frozen in the middle of a write: what was read in
         # the first time after its Lease is read again.
         doubtful = self._read_at < self._sure_from and now - self._read_at >= READ_AGAIN_SECONDS
+        if self._routes and not doubtful and now - self._looked_at >= GONE_SECONDS:
+            doubtful, self._looked_at = await store.is_gone(), now
         if self._routes is None or doubtful:
             self._routes = None
             loaded = await store.load()
             for generation in sorted(store.retired):
                 # Its deletion was begun, perhaps by the coordinator before.
                 await store.delete(generation)
-            self._routes, self._read_at = loaded, now
+            self._routes, self._read_at, self._looked_at = loaded, now, now
         return self._routes
 
     async def notify(self) -> bool:

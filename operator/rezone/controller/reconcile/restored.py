@@ -106,7 +106,9 @@ async def learn(
         layout = await _learn_layout(coordinator, zone, runtime, observed, generation)
         if isinstance(layout, Learned):
             return layout
-        why = f"data nodes hold partitions of layout {generation}, which no object names: {layout}"
+        lost = outdated.has_lost_records(keys, generation)
+        which = "whose route records are gone" if lost else "which no object names"
+        why = f"data nodes hold partitions of layout {generation}, {which}: {layout}"
         return Learned(status=status, obstacle=f"{why}; {WAY_OUT}")
     later = outdated.known_later(observed.routes, replicas)
     if not later:
@@ -153,7 +155,8 @@ async def _learn_layout(
     if isinstance(found, str):
         return found
     layout, served = found
-    if zone.spec.partitions != layout.partitions:
+    lost = outdated.has_lost_records(keys, generation)
+    if zone.spec.partitions != layout.partitions and not lost:
         will = "are" if served else "will be"
         return f"set spec.partitions to {layout.partitions}, which is how many there {will}"
     records = outdated.learned_layout(

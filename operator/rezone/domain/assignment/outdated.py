@@ -67,13 +67,16 @@ def unknown_layout(keys: Assignments, routes: RouteRecords, replicas: Replicas) 
 
     The zone was re-sharded after the backup. None when there is none. Either no assignment has ever
     had it (the records count, too: they are learned before the keys are), or it is pending, and the
-    backup was made before its records were: replicas are told of it only after that.
+    backup was made before its records were: replicas are told of it only after that. Or it is the
+    stable one, and somebody has deleted its records.
     """
     held = {generation_of(p) for reports in replicas.values() for p in reports}
     known = {each.generation for each in routes.layouts}
     newest = max((*held, *known), default=0)
     if newest > keys.last_layout_version:
         return newest
+    if keys.stable is not None and keys.stable.layout_version in held - known:
+        return keys.stable.layout_version
     pending = keys.pending
     if pending is None or keys.cancel is not None or not assignments.is_resharding(keys):
         return None
@@ -154,6 +157,14 @@ def _is_unsealed(partition: PartitionId, replicas: Replicas) -> bool:
     )
 
 
+def has_lost_records(keys: Assignments, generation: int) -> bool:
+    """Return whether an unknown layout is the stable one: the keys are current, its records gone.
+
+    It is learned as it is: nothing was forgotten but what data nodes were told.
+    """
+    return keys.stable is not None and keys.stable.layout_version == generation
+
+
 def layout_to_learn(
     keys: Assignments,
     generation: int,
@@ -165,6 +176,11 @@ def layout_to_learn(
 
     One that does not yet must come from the layout that the objects know.
     """
+    if has_lost_records(keys, generation):
+        stable = served_layout(generation, configs, told)
+        if routes or stable is None:
+            return "delete its next layout's records, too" if routes else "nobody knows its size"
+        return stable, True
     resumed = keys.pending is not None and keys.pending.layout_version == generation
     served = None if resumed else served_layout(generation, configs, told)
     layout = served or _unfinished(generation, configs, routes)
@@ -261,7 +277,12 @@ def learned_layout(
 def with_layout(
     keys: Assignments, generation: int, records: Sequence[LeaderAndIsr], replicas: Replicas
 ) -> Assignments:
-    """Return the keys of a zone whose layout is another one now; nothing may be pending."""
+    """Return the keys of a zone whose layout is another one now; nothing may be pending.
+
+    Those whose stable layout has lost its records come back with their assignments as they are.
+    """
+    if has_lost_records(keys, generation):
+        return with_revision(keys, replicas)
     moved = keys.stable.model_copy(update={"layout_version": generation}) if keys.stable else None
     keys = keys.model_copy(update={"stable": moved, "last_layout_version": generation})
     return with_stable(with_revision(keys, replicas), RouteRecords(records, generation))
