@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from rezone.controller.work import queue as queue_module
 from rezone.controller.work.queue import KeyedQueue
-from rezone.kube.errors import UnavailableError
+from rezone.kube.errors import ForbiddenError, KubeError, MissingError, UnavailableError
 
 Reconcile = Callable[[str], Awaitable[float | None]]
 
@@ -138,15 +138,17 @@ async def test_the_earlier_timer_wins_and_a_put_overtakes_it(
     await runs.until(lambda: runs.started["a"] == 1)
 
 
-async def test_an_api_server_that_is_away_is_told_in_a_line(
-    queue: KeyedQueue[str], runs: Runs, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [UnavailableError, MissingError, ForbiddenError])
+async def test_what_the_api_server_answers_is_told_in_a_line(
+    queue: KeyedQueue[str], runs: Runs, monkeypatch: pytest.MonkeyPatch, error: type[KubeError]
 ) -> None:
     """Asserts that such a failure is logged without a traceback, and backs off as others do.
 
-    Without it each object of a cluster logs eighty lines of a HTTP client per try.
+    Without it each object of a cluster logs eighty lines of a HTTP client per try, while the API
+    server is away or a namespace is deleted.
     """
     monkeypatch.setattr(queue_module, "BACKOFF_SECONDS_FIRST", 0.001)
-    runs.answers = [UnavailableError("Zone a: no connection"), None]
+    runs.answers = [error("Zone a: no connection"), None]
     told: list[dict[str, Any]] = []
     # Not by structlog's configuration: who has configured it before decides what that catches.
     log = SimpleNamespace(warning=lambda _event, **fields: told.append(fields))

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from rezone.kube.errors import UnavailableError, UnreadableError
+from rezone.kube.errors import KubeError
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -98,8 +98,9 @@ class KeyedQueue(Generic[Key]):
     async def _attempt(self, key: Key) -> float | None:
         try:
             delay: float | None = await self._reconcile(key)
-        except (UnavailableError, UnreadableError) as error:
-            # The API server is away, or an object is wrong: a traceback would say no more.
+        except KubeError as error:
+            # The API server is away, an object is wrong, or it has changed or gone under the pass,
+            # as when its namespace is deleted: a traceback would say no more.
             backoff = self._count_failure(key)
             log.warning("reconcile failed", key=str(key), backoff=backoff, error=str(error))
             return backoff
