@@ -56,7 +56,7 @@ class Crash:
             self._end()
 
 
-def _entered(obj: AnyObject, new: Model) -> set[str]:
+def entered(obj: AnyObject, new: Model) -> set[str]:
     """Return the states that a machine's write stands for: the one it stores, and those before it.
 
     Data nodes go on while no operator lives: what the next one finds may lead it through a state
@@ -77,7 +77,7 @@ class CrashingStore(StatusStore):
 
     async def write_status(self, obj: O, new_status: Model) -> O:
         """Store the status."""
-        deeds = [f"{type(obj).__name__} {state}" for state in _entered(obj, new_status)]
+        deeds = [f"{type(obj).__name__} {state}" for state in entered(obj, new_status)]
         if isinstance(obj, RebalanceTask) and isinstance(new_status, RebalanceTaskStatus):
             known = obj.status.spark_application if obj.status is not None else ""
             if new_status.spark_application != known:

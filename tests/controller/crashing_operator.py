@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,8 @@ from rezone.controller.reconcile.task import TaskReconciler
 from rezone.controller.reconcile.zone import ZoneReconciler
 from rezone.controller.work.keys import Kind, ObjectKey, owning_tasks
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.kube.client import connect
+from rezone.kube.client import Kube, connect
+from rezone.kube.store import StatusStore
 from rezone.local.api import KubeApi
 
 PLURALS = {
@@ -40,9 +42,13 @@ class InProcessOperator:
         namespace: str,
         epoch: int,
         crash: CrashPoint | None = None,
+        *,
+        also: Sequence[str] = (),
+        store: Callable[[Kube], StatusStore] = StatusStore,
     ) -> None:
         self.crashed = asyncio.Event()
-        self._namespace = namespace
+        self._namespaces = (namespace, *also)
+        self._store = store
         self._kubeconfig = kubeconfig
         self._api = KubeApi(kubeconfig)
         self._epoch = epoch
@@ -56,19 +62,21 @@ class InProcessOperator:
         self._foreign = open_connections()
         await self._api.__aenter__()
         self._kube = await connect(self._kubeconfig)
-        settings = CoordinatorSettings(leader_lease_seconds=2.0, namespaces=(self._namespace,))
+        settings = CoordinatorSettings(leader_lease_seconds=2.0, namespaces=self._namespaces)
         self.coordinator = Coordinator(
             self._kube, settings, self._epoch, on_used_epoch=self._used_epochs.append
         )
+        self.coordinator.store = self._store(self._kube)
         if self._crash_point is not None:
             crash = Crash(self._crash_point, self._crash)
             self.coordinator.store = CrashingStore(self._kube, crash)
         self.coordinator.register(Kind.ZONE, ZoneReconciler(self.coordinator).reconcile)
         self.coordinator.register(Kind.TASK, TaskReconciler(self.coordinator).reconcile)
         self.coordinator.register(Kind.MIGRATION, MigrationReconciler(self.coordinator).reconcile)
-        for kind, plural in PLURALS.items():
-            self._watch(self._wake_by(kind, path_of(self._namespace, plural)))
-        self._watch(self._wake_zones(f"/api/v1/namespaces/{self._namespace}/pods"))
+        for namespace in self._namespaces:
+            for kind, plural in PLURALS.items():
+                self._watch(self._wake_by(kind, namespace, plural))
+            self._watch(self._wake_zones(f"/api/v1/namespaces/{namespace}/pods"))
         self._watch(self._wake_zones("/api/v1/nodes"))
         return self
 
@@ -100,13 +108,14 @@ class InProcessOperator:
     def _watch(self, work: Any) -> None:
         self._watches.append(asyncio.get_running_loop().create_task(work))
 
-    async def _wake_by(self, kind: Kind, path: str) -> None:
+    async def _wake_by(self, kind: Kind, namespace: str, plural: str) -> None:
+        path = path_of(namespace, plural)
         async with contextlib.aclosing(self._api.follow(path)) as events:  # type: ignore[type-var]
             async for event, item in events:
                 for each in item["items"] if event == "SYNC" else [item]:
-                    key = ObjectKey(kind, self._namespace, each["metadata"]["name"])
+                    key = ObjectKey(kind, namespace, each["metadata"]["name"])
                     self.coordinator.queue.put(key)
-                    for task in owning_tasks(self._namespace, each):
+                    for task in owning_tasks(namespace, each):
                         self.coordinator.queue.put(task)
 
     async def _wake_zones(self, path: str) -> None:

@@ -250,12 +250,14 @@ async def make_zone(
     namespace: str,
     name: str,
     nodes: Iterable[str],
+    *,
+    seconds: float = DEADLINE_SECONDS,
     **changes: Any,
 ) -> Json:
     """Apply a zone on these Kubernetes nodes and wait until it is Ready."""
     cluster.label(name, *nodes)
     cluster.apply(zone_manifest(namespace, name, **changes))
-    return await until_zone(api, namespace, name, is_ready)
+    return await until_zone(api, namespace, name, is_ready, seconds=seconds)
 
 
 async def remove_zone(api: KubeApi, namespace: str, name: str) -> None:
@@ -357,7 +359,9 @@ class Writer:
                 self._progress.notify_all()
 
 
-async def check_settled(api: KubeApi, namespace: str, name: str) -> Json:
+async def check_settled(
+    api: KubeApi, namespace: str, name: str, *, seconds: float = DEADLINE_SECONDS
+) -> Json:
     """Wait until the zone is Ready and nothing is left of any move; say what is, if it stays.
 
     The status may be a moment behind a data node that has just died: then it is looked at again.
@@ -367,9 +371,9 @@ async def check_settled(api: KubeApi, namespace: str, name: str) -> Json:
         status = zone.get("status") or {}
         return is_ready(zone) and not status.get("currentTask")
 
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
-        zone = await until_zone(api, namespace, name, quiet)
+        zone = await until_zone(api, namespace, name, quiet, seconds=seconds)
         left = await _left_over(api, namespace, name, zone)
         if not left:
             return zone

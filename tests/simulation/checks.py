@@ -47,6 +47,10 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.zone_uid = ""
+        self._know_nothing()
+
+    def _know_nothing(self) -> None:
         self._leaders: dict[tuple[PartitionId, int], NodeId] = {}
         self._acknowledged: dict[PartitionId, History] = collections.defaultdict(list)
         self.routes: dict[PartitionId, LeaderAndIsr] = {}
@@ -66,7 +70,7 @@ class Checks:
     def stored(self, key: Key, old: Manifest | None, new: Manifest) -> None:
         """Check a write to the API server: routes follow from routes, keys are consistent."""
         self._claims_changed |= key.kind in _CLAIMING
-        if key.kind == "ConfigMap":
+        if key.kind == "ConfigMap" and self._is_of_zone(new):
             before = (old or {}).get("data") or {}
             for partition, text in (new.get("data") or {}).items():
                 if before.get(partition) != text:
@@ -100,6 +104,19 @@ class Checks:
         calm = len(times) < RECORD_CHANGES_MAX or now - times[0] >= 1.0
         assert calm, f"p{partition}: its record changed {len(times)} times within a second"
         times.append(now)
+
+    def begin_again(self, zone_uid: str) -> None:
+        """Forget a zone that was deleted; from now on one of this uid counts, and no other."""
+        self._know_nothing()
+        self.zone_uid = zone_uid
+
+    def is_of_zone(self, replica: Replica) -> bool:
+        """Return whether a replica is one of the zone that counts."""
+        return self.zone_uid in {"", replica.store.meta.zone_uid}
+
+    def _is_of_zone(self, manifest: Manifest) -> bool:
+        owners = manifest["metadata"].get("ownerReferences") or ()
+        return not self.zone_uid or any(each["uid"] == self.zone_uid for each in owners)
 
     def went_back(self, records: dict[PartitionId, LeaderAndIsr]) -> None:
         """Take the records of a restored backup; what they say of who may lead is not true yet."""
@@ -240,6 +257,8 @@ class Checks:
 
     def dropped(self, node: NodeId, partition: Replica) -> None:
         """Check a replica that was deleted: nobody may have counted on it."""
+        if not self.is_of_zone(partition):
+            return
         record = self.routes[partition.partition_id]
         where = f"p{partition.partition_id}"
         counted = (*record.isr, *record.eligible)

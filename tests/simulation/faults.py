@@ -243,7 +243,7 @@ def trim_one(world: World) -> None:
 def migrate_one(world: World) -> None:
     """Have a person move some leader anywhere; names that go before and after a task's."""
     number = len(world.states("RegionMigration"))
-    if number >= MIGRATIONS_MAX:
+    if number >= MIGRATIONS_MAX or not world.checks.routes:
         return
     rng, spec = world.rng, dict[str, object]()
     if rng.random() < 0.8:

@@ -51,13 +51,18 @@ class Kubelet:
         self._made = machines
         self.machines: dict[str, Machine] = {}
         self.claims: dict[str, Machine] = {}
+        self._claimed: dict[str, str] = {}
         self.missed: list[NodeId] = []
         self._addresses: dict[str, str] = {}
         self._free: list[str] = []
         self._kept_down: set[NodeId] = set()
 
     def changed(self, key: Key, manifest: Manifest) -> None:
-        """React to a pod."""
+        """React to a pod, or to the end of a claim."""
+        if key.kind == "PersistentVolumeClaim" and key not in self._server.objects:
+            released = self.claims.pop(key.name, None)
+            if released is not None:
+                self._made.remove(released)
         if key.kind != "Pod":
             return
         meta = manifest["metadata"]
@@ -66,6 +71,7 @@ class Kubelet:
         if "deletionTimestamp" in meta:
             self._leave(key, meta["uid"], self._loop.time() + LEAVE_SECONDS_MAX)
         elif meta["uid"] not in self.machines:
+            self._claimed[meta["uid"]] = self._claim_uid(manifest)
             claimed = self.claims.pop(_claim(manifest), None)
             self.machines[meta["uid"]] = claimed or self._made.make(_node_id(manifest))
             self._loop.call_later(START_SECONDS, self._begin, key, meta["uid"])
@@ -73,6 +79,8 @@ class Kubelet:
     def adopt(self, uid: str, remains: Remains, address: str) -> None:
         """Take over a pod that ran in an earlier world."""
         self.machines[uid] = self._made.restore(remains)
+        pod = next(p for p in self._server.all_of("Pod") if p["metadata"]["uid"] == uid)
+        self._claimed[uid] = self._claim_uid(pod)
         self._addresses[uid] = address
         self._run(uid)
 
@@ -151,11 +159,17 @@ class Kubelet:
         self._stop(uid, self._made.pick(End.ORDERLY, End.KILLED))
         self._free.append(self._addresses.pop(uid, "10.0.1.1"))
         machine, claim = self.machines.pop(uid), _claim(self._server.read(key))
-        if claim:
+        # One that was deleted, and perhaps made again, is gone with the last pod that has used it.
+        if claim and self._claimed.pop(uid) == self._claim_uid(self._server.read(key)):
             self.claims[claim] = machine
         else:
             self._made.remove(machine)
         self._server.remove(key)
+
+    def _claim_uid(self, pod: Manifest) -> str:
+        """Return which claim a pod uses, "" for none."""
+        found = self._server.find("PersistentVolumeClaim", NAMESPACE, _claim(pod))
+        return found["metadata"]["uid"] if found is not None else ""
 
     def _run(self, uid: str) -> None:
         machine = self.machines.get(uid)

@@ -30,6 +30,7 @@ import structlog
 from simulation import (
     conditional,
     cuts,
+    deletions,
     maintained,
     producing,
     runs,
@@ -68,6 +69,7 @@ STORMS: dict[str, Callable[[int], Counts]] = {
     "test_copy_storms": lambda seed: _counted(CopyStorm(seed)),
     "test_cut_over": lambda seed: _counted(CutOver(seed)),
     "test_cuts": cuts.storm,
+    "test_deletions": lambda seed: deletions.storm(seed).counts,
     "test_failing_disks": lambda seed: _counted(FailingDisks(seed)),
     "test_half_open": lambda seed: _counted(HalfOpen(seed)),
     "test_indexed": lambda seed: _counted(Indexed(seed)),
@@ -86,6 +88,7 @@ SHARES: Mapping[str, float] = {
     "test_change_feed": 1 / 2,  # 1 s a seed; `test_cut_over` with somebody who follows
     "test_conditional_storms": 1 / 2,  # 2 s a seed; like `test_producer_storms`
     "test_cuts": 1 / 4,  # 2.5 s a seed; few choices: 18 kinds of cuts
+    "test_deletions": 1 / 2,  # 2 s a seed
     "test_failing_disks": 1 / 2,  # like `test_slow_disks`
     "test_slow_disks": 1 / 2,  # like `test_failing_disks`
     "test_maintenance": 1 / 4,  # 1 s a seed; one scenario

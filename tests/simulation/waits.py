@@ -51,6 +51,8 @@ def circle(waits: Waits) -> list[str]:
 
 def waits_of(world: World) -> Waits:
     """Return who waits for whom now."""
+    if world.is_gone:
+        return {}
     zone = world.zone()
     status = zone.status
     if status is None or status.assignments.stable is None:

@@ -173,7 +173,18 @@ class World:
         """Apply the zone."""
         meta = {"name": ZONE, "namespace": NAMESPACE}
         body = {"apiVersion": "rezone.dev/v1alpha1", "kind": "DistributionZone"}
-        self.server.create(ZoneKind, {**body, "metadata": meta, "spec": spec})
+        made = self.server.create(ZoneKind, {**body, "metadata": meta, "spec": spec})
+        if self.checks.zone_uid:
+            self.checks.begin_again(made["metadata"]["uid"])
+
+    def delete_zone(self) -> dict[str, Any]:
+        """Delete the zone and return its spec; what is left of it does not count any more."""
+        found = self.server.find(ZoneKind, NAMESPACE, ZONE)
+        assert found is not None
+        self.server.delete(ZoneKind, NAMESPACE, ZONE)
+        self.checks.begin_again("deleted")
+        spec: dict[str, Any] = found["spec"]
+        return spec
 
     def patch_zone(self, **spec: Any) -> None:
         """Change the zone's spec."""
@@ -210,6 +221,11 @@ class World:
         if self._zone is None or self._zone[0] is not stored:
             self._zone = (stored, DistributionZone.parse(self.server.read(key)))
         return self._zone[1]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no zone: it was deleted, or is not made yet."""
+        return self.server.find(ZoneKind, NAMESPACE, ZONE) is None
 
     def data_nodes(self) -> tuple[DataNodeStatus, ...]:
         """Return the zone's data nodes."""
@@ -380,7 +396,8 @@ class World:
         """Yield the replicas that are up, but none whose machine has died since the first one."""
         for node in list(self.network.nodes.values()):
             for partition in node.partitions():
-                if self.network.nodes.get(node.node_id) is node:
+                up = self.network.nodes.get(node.node_id) is node
+                if up and self.checks.is_of_zone(partition):
                     yield partition
 
     def _write_row(self, partition: Replica) -> None:
@@ -394,7 +411,7 @@ class World:
         prepared = PreparedRows(rows_batch([row], [0], [b"value %d" % number]), 100)
 
         def reply(result: object) -> None:
-            if isinstance(result, WriteResult):
+            if isinstance(result, WriteResult) and self.checks.is_of_zone(partition):
                 self.checks.acknowledged(partition, result.end_offset)
                 self.acknowledged(partition.partition_id)
 

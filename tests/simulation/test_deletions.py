@@ -1,0 +1,108 @@
+"""What is deleted in the middle of a move is made again where it is needed, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rezone.kube.kinds import ConfigMap, Manifest, MigrationKind, SparkApplication, TaskKind
+from rezone.resources.migration import MigrationState as M
+from rezone.resources.task import TaskState as T
+from simulation.apiserver import Key
+from simulation.deletions import delete_one, remains, replace_zone, storm, unfinished_or_lost
+from simulation.pod_scenarios import Claimed, delete_pod_of_leader
+from simulation.runs import ALL_ENDS, RUN_SECONDS_MAX, STORMS_DEFAULT, seeds
+from simulation.scenarios import MIGRATION, TASK, Scenario, at_once, migrate, move
+from simulation.world import Order, World
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+START = Claimed(spark=True)
+GONE_SECONDS_MAX = 120.0
+STATES = (
+    (TASK, T.APPROVED),
+    (TASK, T.AWAITING_REPLICAS),
+    (TASK, T.TRANSFERRING),
+    (TASK, T.SWITCHING),
+    (TASK, T.FINALIZING),
+    (TASK, T.STOPPING_REDUNDANT),
+    (MIGRATION, M.OPEN_CANDIDATE),
+    (MIGRATION, M.UPDATE_METADATA_DOWN),
+    (MIGRATION, M.DOWNGRADE_LEADER),
+    (MIGRATION, M.CLOSE_OLD_LEADER),
+)
+ASKED: dict[str, Callable[[World], None]] = {
+    TASK: move,
+    MIGRATION: migrate("new", oldLeaderPolicy="Remove"),
+}
+
+
+def once_in(kind: str, state: str, what: Callable[[World], object], *, dies: bool) -> Order:
+    """Do something when a state is stored for the first time, before the pass goes on.
+
+    The operator dies at that moment, or goes on with what it has decided before.
+    """
+
+    def watch(world: World) -> None:
+        met: list[Key] = []
+
+        def look(key: Key, manifest: Manifest) -> None:
+            history = (manifest.get("status") or {}).get("history") or ()
+            if key.kind == kind and not met and any(line["state"] == state for line in history):
+                met.append(key)
+                if dies:
+                    world.crash()
+                world.loop.call_soon(what, world)
+
+        world.server.listeners.append(look)
+        world.orders.append(Order(lambda _: bool(met), at_once))
+
+    return Order(at_once, watch)
+
+
+def world_with(kind: str, state: str, what: Callable[[World], object], *, dies: bool) -> World:
+    """Return a world in which something happens in the middle of a move."""
+    orders = (once_in(kind, state, what, dies=dies), Order(at_once, ASKED[kind]))
+    return Scenario("deleted in the middle", START, orders, ends=ALL_ENDS).world()
+
+
+def itself(world: World) -> None:
+    """Delete the task and the leader transfer that a person has applied."""
+    for kind in (TaskKind, MigrationKind):
+        delete_one(world, kind)
+
+
+DELETIONS: dict[str, Callable[[World], None]] = {
+    "itself": itself,
+    "application": lambda world: delete_one(world, SparkApplication),
+    "pod of leader": delete_pod_of_leader,
+    "routes": lambda world: delete_one(world, ConfigMap),
+    "zone, which is made again": replace_zone,
+}
+
+
+@pytest.mark.proves("OP-02", "NW-06")
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+@pytest.mark.parametrize("what", DELETIONS)
+@pytest.mark.parametrize(("kind", "state"), STATES)
+def test_a_zone_is_whole_after_a_deletion(kind: str, state: str, what: str, *, dies: bool) -> None:
+    """A deletion at an unlucky moment would leave a zone without records, or half moved."""
+    with world_with(kind, state, DELETIONS[what], dies=dies) as world:
+        world.run(RUN_SECONDS_MAX, unfinished_or_lost)
+
+
+@pytest.mark.proves("OP-02")
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+@pytest.mark.parametrize(("kind", "state"), STATES)
+def test_of_a_zone_that_is_gone_nothing_is_left(kind: str, state: str, *, dies: bool) -> None:
+    """A pass under way would make pods, or a task's operator copies, for a zone that is gone."""
+    with world_with(kind, state, World.delete_zone, dies=dies) as world:
+        world.run(GONE_SECONDS_MAX, remains)
+
+
+@pytest.mark.proves("OP-02", "NW-06", "B-14")
+@pytest.mark.parametrize("seed", seeds(STORMS_DEFAULT))
+def test_deletions_in_storms(seed: int) -> None:
+    """Some order of deletions and faults would lose a row, or hang for ever."""
+    storm(seed)
