@@ -120,9 +120,10 @@ def _gathered(codec: RowCodec, batch: Any, partitions_of: PartitionsOf) -> Itera
     if batch.num_rows == 1 or not (where != where[0]).any():
         yield Part(int(where[0]), batch, encoded)
         return
-    order = np.argsort(where, kind="stable")
-    where = where[order]
-    batch = batch.take(pa.array(order))
+    if (where[1:] < where[:-1]).any():
+        order = np.argsort(where, kind="stable")
+        where = where[order]
+        batch = batch.take(pa.array(order))
     cuts = [0, *(np.flatnonzero(np.diff(where)) + 1).tolist(), batch.num_rows]
     for start, end in itertools.pairwise(cuts):
         yield Part(int(where[start]), batch.slice(start, end - start), None)
