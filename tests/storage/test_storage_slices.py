@@ -15,13 +15,18 @@ ROWS_MAX = 10
 def note_slices(store: PartitionStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that grows with the rows of each write to the engine."""
     sizes: list[int] = []
-    apply = store.engine.apply
+    apply, load = store.engine.apply, store.engine.load
 
     def noting(puts: list[tuple[bytes, bytes]], *rest: object) -> None:
         sizes.append(len(puts))
         apply(puts, *rest)  # type: ignore[arg-type]
 
+    def noting_load(keys: list[bytes], values: list[bytes]) -> None:
+        sizes.append(len(keys))
+        load(keys, values)
+
     monkeypatch.setattr(store.engine, "apply", noting)
+    monkeypatch.setattr(store.engine, "load", noting_load)
     return sizes
 
 
@@ -38,6 +43,25 @@ def test_slices_of_small_rows_are_short(tmp_path: Path, monkeypatch: pytest.Monk
     assert sum(sizes) == 7 * 4 + 45
     assert max(sizes) <= ROWS_MAX
     # Entries are put together as far as that goes.
-    assert len(sizes) <= 4 + 5
+    assert len(sizes) <= 4 + 5 + 1, "slices, and the state behind those of one entry"
     assert store.applied == end
     store.close()
+
+
+def test_a_large_entry_makes_what_its_rows_make_alone(tmp_path: Path) -> None:
+    """Kernels make the versions of a large entry; a flag or a time that differs is another row.
+
+    Deletes, empty values and values over a slice's bytes are among the rows.
+    """
+    rows: dict[bytes, bytes | None] = {rid(n): b"v" * (n % 7) for n in range(40)}
+    rows |= {rid(3): None, rid(17): None, rid(20): b"x" * 500}
+    found = []
+    for rows_max in (ROWS_MAX, 2000):
+        slices = config(apply_slice_rows=rows_max, apply_slice_bytes=100 * rows_max)
+        store = PartitionStore.open(tmp_path / f"{rows_max}", slices)
+        store.apply_to(Writer(store).write(rows))
+        chains = store.engine.scan_chains(b"", None, rows_max=99, bytes_max=1 << 20)
+        found.append((list(chains.keys), list(chains.values)))
+        store.close()
+    assert found[0] == found[1]
+    assert len(found[0][0]) == len(rows)

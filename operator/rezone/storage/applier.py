@@ -4,6 +4,7 @@ One at a time applies, undoes or loads (`mutex`); the partition's condition is h
 about a megabyte or two thousand rows, so nobody else waits longer than that. An entry larger
 than a slice is written in several steps; the applied offset moves with the last of them, and
 reads look no further than the applied commit time, so an entry shows whole or not at all.
+Its keys and values are made by kernels of Arrow, slice by slice (docs/decisions/0450).
 
 What a crash leaves is right in each case: the engine's state names the applied offset of the
 same step, and everything beyond it is written again from the log.
@@ -37,12 +38,12 @@ from rezone.storage.log.log import PartitionLog
 from rezone.storage.reshard.imports import (
     ImportTable,
     earliest_time,
-    filled_versions,
     producers_of,
     rows_of,
     version_time,
+    versions_of,
 )
-from rezone.storage.snapshot.columns import engine_pairs
+from rezone.storage.snapshot.columns import engine_pairs, slices_of_versions
 from rezone.storage.snapshot.snapshot import Snapshots
 from rezone.storage.state.producers import ProducerTable
 from rezone.storage.state.seal import LogSeal
@@ -53,6 +54,8 @@ from rezone.wire.errors import ConflictError, CorruptionError
 _STATE = struct.Struct(">QQQ")
 _STATE_NAME = b"applied"
 _LOG_READ_BYTES = 4 << 20
+_BY_ROWS = frozenset({EntryKind.INTENTS, EntryKind.ABORT})
+"""Entries whose values are no row's bytes behind a flag."""
 
 CollectEntries = Callable[
     [Sequence[bytes], Sequence[bytes]], tuple[list[bytes], dict[bytes, bytes | None]]
@@ -169,12 +172,11 @@ class Applier:
                 self._imports.note(group)
         if len(group) == 1 and self._is_large(headers[0]):
             self._log.sync()
-            pairs = list(self._sliced(pairs_of(group[0])))
+            for part in self._sliced_entry(group[0]):
+                self._load(*part)
+            self._write([], group)
         else:
-            pairs = [[pair for entry in group for pair in pairs_of(entry)]]
-        for part in pairs[:-1]:
-            self._write(part, None)
-        self._write(pairs[-1], group)
+            self._write([pair for entry in group for pair in pairs_of(entry)], group)
 
     def _is_large(self, header: EntryHeader) -> bool:
         """Whether an entry is cut; not for a little more than a slice."""
@@ -183,17 +185,34 @@ class Applier:
     def _sliced(self, pairs: Pairs) -> Iterator[Pairs]:
         return slices_of(pairs, self._slice_bytes, self._slice_rows)
 
-    def _write(self, pairs: Pairs, finished: list[Entry] | None) -> None:
-        """Write one slice; `finished` are the entries that it completes."""
+    def _sliced_entry(self, entry: Entry) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield the keys and values of a large entry, in its order, cut into slices."""
+        if entry.header.kind in _BY_ROWS:
+            for part in self._sliced(pairs_of(entry)):
+                yield [key for key, _ in part], [value for _, value in part]
+            return
+        for versions in slices_of_versions(
+            versions_of(entry), self._slice_bytes, self._slice_rows
+        ):
+            yield engine_pairs(versions)
+
+    def _load(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Write a slice of an entry that is not complete with it."""
+        self.engine.make_room()
+        with self._changed:
+            self._snapshots.wait_for_room()
+            if self._snapshots.active:
+                self._snapshots.before_change(keys)
+            self.mid_entry = True
+            self.engine.load(keys, values)
+
+    def _write(self, pairs: Pairs, finished: list[Entry]) -> None:
+        """Write the last versions of some entries, and that these are applied."""
         self.engine.make_room()
         with self._changed:
             self._snapshots.wait_for_room()
             if self._snapshots.active:
                 self._snapshots.before_change([key for key, _ in pairs])
-            if finished is None:
-                self.mid_entry = True
-                self.engine.apply(pairs, (), {})
-                return
             headers = [entry.header for entry in finished]
             last = headers[-1]
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
@@ -355,7 +374,7 @@ def pairs_of(entry: Entry) -> Pairs:
     if entry.header.kind == EntryKind.ABORT:
         return []
     if entry.header.kind == EntryKind.IMPORT_FILL:
-        return list(zip(*engine_pairs(filled_versions(entry)), strict=True))
+        return list(zip(*engine_pairs(versions_of(entry)), strict=True))
     row_ids, ops, values = rows_of(entry).columns
     suffix = time_suffix(version_time(entry))
     owner = entry.header.producer_id if entry.header.kind == EntryKind.INTENTS else b""

@@ -24,11 +24,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rezone.storage.log.entry import (
     IMPORT_KINDS,
     NO_BATCH,
     NOTE_KINDS,
+    OP_DELETE,
     OP_NOTE,
     ROWS_SCHEMA,
     Entry,
@@ -241,9 +243,15 @@ def earliest_time(entry: Entry) -> int:
     return int(version_times(entry).min(initial=entry.header.commit_time))
 
 
-def filled_versions(entry: Entry) -> pa.RecordBatch:
-    """Return the versions of a fill as a snapshot has them."""
+def versions_of(entry: Entry) -> pa.RecordBatch:
+    """Return the versions that an entry makes, as a snapshot has them; not of one of intents.
+
+    CorruptionError when an operation is none.
+    """
     row_ids, ops, values = rows_of(entry).columns
+    # A version's flag is the operation that makes it.
+    if (pc.max(ops).as_py() or 0) > OP_DELETE:
+        raise CorruptionError(f"entry at {entry.header.base_offset}: unknown operation")
     columns = [row_ids, pa.array(version_times(entry)), ops, values]
     return pa.RecordBatch.from_arrays(columns, schema=VERSIONS_SCHEMA)
 

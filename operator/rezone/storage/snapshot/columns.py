@@ -4,7 +4,7 @@ Arrow arrays are made by joining bytes and wrapping the buffers; splitting keys,
 apart and choosing visible versions are batch operations of Arrow and numpy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.storage.engines.base import FLAG_INTENT, FLAG_VALUE, TIME_BYTES, TIME_MAX
+from rezone.wire.codec.pieces import lengths_of
 
 VERSIONS_SCHEMA: Final = pa.schema(
     [
@@ -147,6 +148,20 @@ def engine_pairs(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
     ).as_py():
         return in_order(keys, contents)
     return keys, contents
+
+
+def slices_of_versions(
+    batch: pa.RecordBatch, bytes_max: int, rows_max: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield a snapshot batch cut into slices of at most so many bytes and rows, or one row."""
+    ends = np.cumsum(lengths_of(batch.column(0)) + lengths_of(batch.column(3)), dtype=np.int64)
+    start = 0
+    while start < batch.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        end = max(start + 1, min(end, start + rows_max))
+        yield batch.slice(start, end - start)
+        start = end
 
 
 def in_order(keys: list[bytes], values: list[bytes]) -> tuple[list[bytes], list[bytes]]:
