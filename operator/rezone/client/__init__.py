@@ -5,7 +5,7 @@ from rezone.client.feed.token import FeedTokenError
 from rezone.client.operations.conditional import VersionedRow
 from rezone.client.operations.filters import Filter, col
 from rezone.client.operations.lookups import IndexPage
-from rezone.client.operations.producer import OpenedProducer
+from rezone.client.operations.producer import OpenedProducer, ProducerName
 from rezone.client.operations.reads import AgedRows, ReadTime
 from rezone.client.operations.selections import Selection
 from rezone.client.operations.transactions import Transaction, TransactionCommit
@@ -30,6 +30,7 @@ __all__ = [
     "OpenedProducer",
     "OutcomeUnknownError",
     "PartitionWrite",
+    "ProducerName",
     "ReadTime",
     "Selection",
     "SnapshotAndChanges",

@@ -22,7 +22,7 @@ from rezone.client.operations import single_rows
 from rezone.client.operations.conditional import Condition, ConditionalWrites, VersionedRow
 from rezone.client.operations.filters import Filter
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
-from rezone.client.operations.producer import OpenedProducer, Producer
+from rezone.client.operations.producer import OpenedProducer, Producer, ProducerName
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime, SubmittedRead
 from rezone.client.operations.selections import Selection
 from rezone.client.operations.staleness import Staleness
@@ -56,10 +56,11 @@ class TableClient:
     writes then raise ProducerFencedError (docs/use/writing.md). Without it nobody fences
     this client, nor is fenced by it. With `producer_epoch` a caller that numbers its work by itself
     gives the epoch: the same batches in the same order, by a client that shares no requests, are
-    then repeats, and lower epochs are fenced. `on_ack(partition, monotonic time)` is called for
-    every acknowledged write, from a reader thread; it must be quick. `tls` is this client's
-    certificate, by default that of REZONE_TLS_DIRECTORY; without both it speaks plaintext, which
-    nodes with TLS do not take.
+    then repeats, and lower epochs are fenced. Such a client writes nothing behind a batch that may
+    be missing. The name may be made of the config that the first batch finds.
+    `on_ack(partition, monotonic time)` is called for every acknowledged write, from a reader
+    thread; it must be quick. `tls` is this client's certificate, by default that of
+    REZONE_TLS_DIRECTORY; without both it speaks plaintext, which nodes with TLS do not take.
     Thread-safe. Close it, or use it as a context manager.
     """
 
@@ -67,7 +68,7 @@ class TableClient:
         self,
         bootstrap: Sequence[str],
         *,
-        producer: str | None = None,
+        producer: ProducerName | None = None,
         producer_epoch: int | None = None,
         settings: ClientSettings | None = None,
         on_ack: Callable[[PartitionId, float], None] | None = None,

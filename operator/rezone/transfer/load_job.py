@@ -3,7 +3,8 @@
     load_job.py --bootstrap orders.shop.svc:7400 --parquet s3://in/orders/ --state s3://in/loads/
     load_job.py --bootstrap orders.shop.svc:7400 --generate 1000000
 
-Files are cut into units. Each is written by a producer of its own, in requests that are the same
+Files are cut into units. The rows of each are put into the order in which data nodes store them, a
+run at a time (`bulk.sorting`). Each unit is written by a producer of its own, in requests that are the same
 each time: a unit that is repeated, by Spark or by a later run, is known to the data nodes as it is,
 and writes nothing twice. What is done is noted in the state directory, so a job whose driver died
 goes on when it is run again. Another load is one of other files (their names, sizes or times have
@@ -20,6 +21,7 @@ must be in it (`rezone.transfer.generated`). They are written through the data s
 
 import argparse
 import functools
+import itertools
 import json
 import sys
 import time
@@ -33,11 +35,12 @@ from rezone.transfer.bulk.directory import Directory
 from rezone.transfer.bulk.fitting import fitting
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.progress import Counted, Phase, unit
+from rezone.transfer.bulk.sorting import runs
 from rezone.transfer.bulk.sources import LoadUnit, Source, numbered, source_of
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.generated import AMOUNT_FACTOR, AMOUNT_MODULUS
 from rezone.transfer.options import SourceOptions
-from rezone.transfer.submitting import write_once
+from rezone.transfer.submitting import write_run_once
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.messages import ZoneConfig
 
@@ -142,27 +145,29 @@ def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
                 )
 
         rows = size = 0
-        with wanted.options.client(_producer(wanted, part), EPOCH) as client:
+        with wanted.options.client(functools.partial(_producer, wanted, part), EPOCH) as client:
             codec: RowCodec = client.codec
-            for first, batch in numbered(Directory(wanted.uri), part, codec.arrow_schema):
-                for found in fitting(codec, batch, first, refuse):
-                    write_once(client, found, delete=False)
-                    rows += found.num_rows
-                    size += int(codec.row_sizes(found, delete=False).sum())
+            batches = numbered(Directory(wanted.uri), part, codec.arrow_schema)
+            found = itertools.chain.from_iterable(
+                fitting(codec, batch, first, refuse) for first, batch in batches
+            )
+            for run in runs(codec, found):
+                write_run_once(client, run, delete=False)
+                rows += run.num_rows
+                size += int(codec.row_sizes(run, delete=False).sum())
         done = LoadedUnit(rows, size, refused)
         state.note(_note(load_id, part.number), msgspec.json.encode(done))
     return None, unit(done.rows, done.bytes)
 
 
-def _producer(wanted: Wanted, part: LoadUnit) -> str:
+def _producer(wanted: Wanted, part: LoadUnit, config: ZoneConfig) -> str:
     """Return what names the producer of a unit: another one when the zone was re-sharded since.
 
     In other partitions the same numbers have other rows, which data nodes refuse for good. So a
-    unit that died in the middle of that is written again.
+    unit that died in the middle of that is written again. The word for how rows are cut into
+    requests is in the name for the same reason.
     """
-    with wanted.options.client() as client:
-        generation = client.config.generation
-    return f"load/{wanted.load_id}/{part.number}/{generation}"
+    return f"load-runs/{wanted.load_id}/{part.number}/{config.generation}"
 
 
 def generated(spark: Any, first: int, count: int, tasks: int) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from rezone.client import ClientSettings, Filter, TableClient
+from rezone.client import ClientSettings, Filter, ProducerName, TableClient
 from rezone.wire.codec.filters import FilterTerms
 from rezone.wire.transport.tls import TlsDirectory
 
@@ -63,7 +63,7 @@ class SourceOptions:
             options.get("stagingDirectory"),
         )
 
-    def client(self, producer: str | None = None, epoch: int | None = None) -> TableClient:
+    def client(self, producer: ProducerName | None = None, epoch: int | None = None) -> TableClient:
         """Return a client of the zone; ValueError when its nodes serve another one.
 
         With an epoch it shares no requests: each of its batches is a request of its own.

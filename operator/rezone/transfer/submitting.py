@@ -28,18 +28,23 @@ def acknowledged(
 
 
 def write_once(client: TableClient, batch: Any, *, delete: bool) -> None:
-    """Write (or delete) a batch in requests that are the same each time.
+    """Write (or delete) a batch in requests that are the same each time, a few rows at a time."""
+    for at in range(0, batch.num_rows, ROWS_PER_REQUEST):
+        write_run_once(client, batch.slice(at, ROWS_PER_REQUEST), delete=delete)
+
+
+def write_run_once(client: TableClient, batch: Any, *, delete: bool) -> None:
+    """Write (or delete) a batch in requests that are the same each time, all partitions at once.
 
     Those that are there are repeats, by a client that numbers its batches (`producer_epoch`).
     """
     submit = client.submit_delete if delete else client.submit_write
-    for at in range(0, batch.num_rows, ROWS_PER_REQUEST):
-        try:
-            submit(batch.slice(at, ROWS_PER_REQUEST)).result()
-        except OutcomeUnknownError as error:
-            # A slice has rows of several partitions: each of those that failed must be there.
-            if not all(map(_is_behind, (error, *error.others))):
-                raise
+    try:
+        submit(batch).result()
+    except OutcomeUnknownError as error:
+        # A batch has rows of several partitions: each of those that failed must be there.
+        if not all(map(_is_behind, (error, *error.others))):
+            raise
 
 
 def _is_behind(error: BaseException) -> bool:

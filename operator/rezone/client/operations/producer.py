@@ -10,6 +10,7 @@ Concurrency: thread-safe.
 
 import threading
 import uuid
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +20,17 @@ from rezone.client.requests.asking import Requests
 from rezone.wire.codec.producers import home_hash, producer_id_of
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import ProducerFencedError, RezoneError, SequenceReusedError
-from rezone.wire.messages import Message, PartitionId, ProducerOpen, ProducerOpened
+from rezone.wire.messages import Message, PartitionId, ProducerOpen, ProducerOpened, ZoneConfig
 
 FINAL_ERRORS = (ProducerFencedError, SequenceReusedError)
 """After one of these a producer writes no more."""
 
 OPENINGS_MAX = 16
 """So often a client asks for an epoch while others open its name; each refusal is one of these."""
+
+
+ProducerName = str | Callable[[ZoneConfig], str]
+"""A producer's name, or what makes it of the zone that its first batch finds."""
 
 
 class OpenedProducer(NamedTuple):
@@ -39,7 +44,7 @@ class Producer:
     """The producer of one client."""
 
     def __init__(
-        self, name: str | None, zone: Zone, requests: Requests, epoch: int | None = None
+        self, name: ProducerName | None, zone: Zone, requests: Requests, epoch: int | None = None
     ) -> None:
         self._name = name
         self._epoch = epoch
@@ -49,6 +54,11 @@ class Producer:
         self._opening_id = str(uuid.uuid4())
         self._opened = None if name else OpenedProducer(str(uuid.uuid4()), 0)
         self.lost: RezoneError | None = None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether another client may write the same batches under the same numbers."""
+        return self._epoch is not None
 
     @property
     def opened(self) -> OpenedProducer:
@@ -76,7 +86,9 @@ class Producer:
     def _open(self, codec: RowCodec) -> OpenedProducer:
         assert self._name is not None  # noqa: S101 - else it is open
         del codec
-        producer_id = producer_id_of(self._zone.config.zone_uid, self._name)
+        config = self._zone.config
+        name = self._name if isinstance(self._name, str) else self._name(config)
+        producer_id = producer_id_of(config.zone_uid, name)
         if self._epoch is not None:
             return OpenedProducer(producer_id, self._epoch)
         home = np.array([home_hash(producer_id)], np.uint64)

@@ -38,7 +38,13 @@ from rezone.wire.codec import bodies
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import OverloadedError, ReshardedError, RezoneError, RowLockedError
+from rezone.wire.errors import (
+    ConflictError,
+    OverloadedError,
+    ReshardedError,
+    RezoneError,
+    RowLockedError,
+)
 from rezone.wire.layouts import HashRange, generation_of
 from rezone.wire.messages import (
     SENT_AS_MAX,
@@ -278,7 +284,7 @@ class Writes:
         if isinstance(outcome, ReshardedError):
             self._refused_by_seal(lane, group, request, outcome)
             return
-        if isinstance(outcome, FINAL_ERRORS):
+        if isinstance(outcome, RezoneError) and self._ends(outcome):
             self._producer.lose(outcome)
         if _is_to_split(request, outcome):
             # The number is free: nothing was applied. They go again, fewer at a time.
@@ -296,6 +302,16 @@ class Writes:
         self._next(lane)
         for batch, result in zip(group, results, strict=True):
             self._end(batch, result)
+
+    def _ends(self, error: RezoneError) -> bool:
+        """Whether the producer writes nothing after an error.
+
+        Of one whose batches may be repeated a batch that may be missing is the last: behind a
+        later one its repeat would be taken for one that is there.
+        """
+        if isinstance(error, FINAL_ERRORS):
+            return True
+        return self._producer.is_repeatable and not _is_behind(error)
 
     def _end(self, batch: _Batch, result: PartitionWrite | Exception) -> None:
         self._budget.give(batch.room)
@@ -390,6 +406,11 @@ class Writes:
                 written=_written(batch.codec, part),
             )
             self._put(part.partition, one, after_generation)
+
+
+def _is_behind(error: BaseException | None) -> bool:
+    """Whether a request was refused because a later one of its producer is there."""
+    return isinstance(error, ConflictError) and "sequence" in error.details
 
 
 def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> PartitionIds:
