@@ -3,21 +3,27 @@
 import argparse
 import datetime as dt
 import functools
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bulk_kit import DiedError, Here, attempt, client
-from replica_cluster import FAST, Coordinator, cluster
+from fake_cluster import FakeCluster, FakeNode, Fault
+from replica_cluster import FAST, Coordinator, ProcessNode, cluster
 
-from rezone.transfer.bulk import job, parquet
+from rezone.client import TableClient
+from rezone.transfer import load_job
+from rezone.transfer.bulk import job, parquet, sorting
 from rezone.transfer.load_job import load
+from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
-from rezone.wire.messages import ZoneConfig
+from rezone.wire.messages import WriteRequest, ZoneConfig
 
 pytestmark = pytest.mark.timeout(120)
 TABLE = TableSchema(
@@ -160,3 +166,105 @@ def test_csv_is_read_as_text_and_columns_must_fit(zone: Coordinator, tmp_path: P
     code, said = loaded(given(zone, tmp_path, parquet=str(tmp_path / "none")))
     assert code == job.FAILED
     assert "no file whose name ends with .parquet" in said["error"]
+
+
+def put_runs(directory: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Write a file that is one unit of eight batches, each a run."""
+    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", count // 8)
+    monkeypatch.setattr(sorting, "RUN_BYTES", 1)
+    put(directory / "in" / "a.parquet", rows(0, count))
+
+
+def behind_runs(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[], Any]]) -> None:
+    """Have something happen once so many runs are written."""
+    write, written = load_job.write_run_once, itertools.count(1)
+
+    def writing(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
+        happens.get(next(written), lambda: None)()
+
+    monkeypatch.setattr(load_job, "write_run_once", writing)
+
+
+def died() -> None:
+    """Die, as a task does."""
+    raise DiedError
+
+
+@pytest.mark.proves("SP-06")
+def test_a_load_goes_on_over_leader_transfers_and_killed_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row is in the logs once, and all replicas have the same rows.
+
+    Its task dies behind five runs, and its repeat finds them at leaders that did not write them.
+    """
+    put_runs(tmp_path, monkeypatch, 40_000)
+    with cluster(tmp_path / "nodes", 3, processes=True, config=CONFIG) as zone:
+        for partition in range(3):
+            zone.create(partition, tuple((partition + n) % 3 for n in range(3)))
+
+        def restart() -> None:
+            node = zone.nodes[2]
+            assert isinstance(node, ProcessNode)
+            node.kill()
+            node.start()
+            zone.wait_up(2)
+
+        def move() -> None:
+            zone.move(0, 1)
+
+        behind_runs(monkeypatch, {2: move, 4: restart, 5: died})
+        arguments = given(zone, tmp_path)
+        code, said = attempt(load, arguments)
+        assert (code, "DiedError" in said["error"]) == (job.FAILED, True)
+        code, said = attempt(load, arguments)
+        assert (code, said["rows"]) == (0, 40_000)
+        with client(zone) as table:
+            assert table.scan(columns=["id"]).num_rows == 40_000
+        ends = [zone.report(zone.records[p].leader, p).log_end_offset for p in range(3)]
+        assert sum(ends) == 40_000, "a row was written a second time"
+        for partition in range(3):
+            digests = zone.digests(partition)
+            assert len({(each.rows, each.digest) for each in digests.values()}) == 1
+
+
+@pytest.mark.proves("SP-06")
+def test_a_unit_that_began_before_a_resharding_is_written_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New partitions count the runs behind the cut-over from 1.
+
+    Under the same name a repeat would send them other rows by these numbers, and be refused for
+    good.
+    """
+    put_runs(tmp_path, monkeypatch, 4000)
+    names: list[str] = []
+
+    def seen(_node: FakeNode, request: Any) -> Fault:
+        if isinstance(request, WriteRequest) and request.producer_id not in names:
+            names.append(request.producer_id)
+        return Fault.NONE
+
+    with FakeCluster(CONFIG, faults=seen) as fake:
+        behind_runs(monkeypatch, {2: lambda: fake.reshard(5), 4: died})
+        zone = argparse.Namespace(nodes=[argparse.Namespace(address=fake.bootstrap[0])])
+        arguments = given(cast("Coordinator", zone), tmp_path)
+        assert attempt(load, arguments)[0] == job.FAILED
+        assert len(names) == 1
+        code, said = attempt(load, arguments)
+        assert (code, said["rows"], len(names)) == (0, 4000, 2)
+        with TableClient(fake.bootstrap) as table:
+            assert sorted(table.scan()["id"].to_pylist()) == list(range(4000))
+
+
+def test_runs_are_in_the_order_of_hashes_and_keep_the_last_row_of_a_key() -> None:
+    """Rows out of order cost three times as much; the wrong one of two rows would be visible."""
+    codec = RowCodec(TABLE)
+    found = [*rows(0, 5000), *({**row, "text": "later"} for row in rows(0, 10))]
+    batch = pa.RecordBatch.from_pylist(found, schema=codec.arrow_schema)
+    (run,) = sorting.runs(codec, [batch.slice(0, 100), batch.slice(100)])
+    hashes = encoded_rows(codec, run).hashes()
+    assert (hashes[1:] >= hashes[:-1]).all()
+    last = {row["id"]: row["text"] for row in run.to_pylist()}
+    assert last == {row["id"]: row["text"] for row in found}

@@ -191,9 +191,7 @@ class Applier:
             for part in self._sliced(pairs_of(entry)):
                 yield [key for key, _ in part], [value for _, value in part]
             return
-        for versions in slices_of_versions(
-            versions_of(entry), self._slice_bytes, self._slice_rows
-        ):
+        for versions in slices_of_versions(versions_of(entry), self._slice_bytes, self._slice_rows):
             yield engine_pairs(versions)
 
     def _load(self, keys: list[bytes], values: list[bytes]) -> None:

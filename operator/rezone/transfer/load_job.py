@@ -3,12 +3,12 @@
     load_job.py --bootstrap orders.shop.svc:7400 --parquet s3://in/orders/ --state s3://in/loads/
     load_job.py --bootstrap orders.shop.svc:7400 --generate 1000000
 
-Files are cut into units. The rows of each are put into the order in which data nodes store them, a
-run at a time (`bulk.sorting`). Each unit is written by a producer of its own, in requests that are the same
-each time: a unit that is repeated, by Spark or by a later run, is known to the data nodes as it is,
-and writes nothing twice. What is done is noted in the state directory, so a job whose driver died
-goes on when it is run again. Another load is one of other files (their names, sizes or times have
-changed) or of another `--name`.
+Files are cut into units. The rows of each are put into the order in which data nodes store them,
+a run at a time (`bulk.sorting`). Each unit is written by a producer of its own, in requests that
+are the same each time: a unit that is repeated, by Spark or by a later run, is known to the data
+nodes as it is, and writes nothing twice. What is done is noted in the state directory, so a job
+whose driver died goes on when it is run again. Another load is one of other files (their names,
+sizes or times have changed) or of another `--name`.
 
 Columns are matched by name and cast where no value changes; a missing or unknown column ends the
 job before anything is written. Rows that the zone does not take are left out and told by file and

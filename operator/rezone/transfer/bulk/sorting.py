@@ -19,7 +19,7 @@ RUN_BYTES = 32 << 20
 
 
 def runs(codec: RowCodec, found: Iterable[Any]) -> Iterator[Any]:
-    """Yield the rows of checked batches in runs of at most `RUN_BYTES`, or one batch, each in order.
+    """Yield the rows of checked batches in runs, each in order: `RUN_BYTES` at most, or one batch.
 
     The same batches give the same runs. Of rows with one key in a run the later one stays behind.
     """
