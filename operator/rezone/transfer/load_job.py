@@ -104,6 +104,7 @@ def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
         "job": "load",
         "zone": config.zone,
         "load": load_id,
+        "rowsSent": "sorted runs",
         "files": len(source.files),
         "units": len(source.units),
         "unitsBefore": before,
