@@ -226,7 +226,7 @@ def test_a_load_goes_on_over_leader_transfers_and_killed_nodes(
         assert sum(ends) == 40_000, "a row was written a second time"
         for partition in range(3):
             digests = zone.digests(partition)
-            assert len({(each.rows, each.digest) for each in digests.values()}) == 1
+            assert len({(each.rows, each.digests) for each in digests.values()}) == 1
 
 
 @pytest.mark.proves("SP-06")
