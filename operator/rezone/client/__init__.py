@@ -8,6 +8,7 @@ from rezone.client.operations.lookups import IndexPage
 from rezone.client.operations.producer import OpenedProducer, ProducerName
 from rezone.client.operations.reads import AgedRows, ReadTime
 from rezone.client.operations.selections import Selection
+from rezone.client.operations.sequenced import SentRange, sent_ranges
 from rezone.client.operations.transactions import Transaction, TransactionCommit
 from rezone.client.operations.writes import PartitionWrite
 from rezone.client.settings import (
@@ -33,6 +34,7 @@ __all__ = [
     "ProducerName",
     "ReadTime",
     "Selection",
+    "SentRange",
     "SnapshotAndChanges",
     "StaleRowsError",
     "TableClient",
@@ -42,4 +44,5 @@ __all__ = [
     "VersionMismatchError",
     "VersionedRow",
     "col",
+    "sent_ranges",
 ]

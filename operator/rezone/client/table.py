@@ -25,6 +25,7 @@ from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.operations.producer import OpenedProducer, Producer, ProducerName
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime, SubmittedRead
 from rezone.client.operations.selections import Selection
+from rezone.client.operations.sequenced import SentRange, SequencedWrites
 from rezone.client.operations.staleness import Staleness
 from rezone.client.operations.transactions import Transaction
 from rezone.client.operations.writes import PartitionWrite, Writes
@@ -104,6 +105,9 @@ class TableClient:
             clock=clock,
             on_ack=on_ack,
         )
+        self._sequenced = SequencedWrites(
+            self._producer, self._requests, bytes_max=self._settings.request_bytes_max
+        )
         self._conditional = ConditionalWrites(
             self.transaction,
             lambda transaction: self._requests.end(transaction.partition, transaction.id),
@@ -148,6 +152,21 @@ class TableClient:
         codec = self.codec
         batch = batches.conform(keys, codec.key_schema)
         return self._writes.submit(codec, batch, delete=True)
+
+    def write_sequenced(
+        self, data: batches.Rows, ranges: Sequence[SentRange], *, delete: bool = False
+    ) -> bool:
+        """Write (or delete) a batch that may come again, and wait until it is acknowledged.
+
+        For a client with a `producer_epoch` that has one batch, in the order of its row ids. The
+        same batch with the same `ranges` by another client writes nothing a second time. False
+        where the zone was re-sharded on the way: note `sent_ranges(ranges, client.segments())`
+        durably, then write with these. Raises as `submit_write` does, ValueError where the rows
+        have another order.
+        """
+        codec = self.codec
+        batch = batches.conform(data, codec.key_schema if delete else codec.arrow_schema)
+        return self._sequenced.write(codec, batch, ranges, delete=delete)
 
     def write(self, data: batches.Rows) -> list[PartitionWrite]:
         """Upsert rows and wait until they are acknowledged; see `submit_write`."""

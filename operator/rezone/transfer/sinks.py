@@ -6,8 +6,9 @@ repeated or was speculative leaves nothing, and neither does a job that fails be
 
 A stream writes each micro-batch once. Its producer is that of the query, its epoch the batch's
 number, and its requests are cut from the batch's rows in the order of their row ids: so a batch
-that comes again makes the same requests, which data nodes know as repeats. What the rows were is
-noted before they are written: a batch that comes again with other rows is refused.
+that comes again makes the same requests, which data nodes know as repeats. What the rows were, and
+which partitions they go to, is noted before they are written: a batch that comes again with other
+rows is refused, and one that comes again after a re-sharding says what it was sent as before.
 """
 
 import dataclasses
@@ -25,9 +26,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from rezone.client import SentRange, sent_ranges
 from rezone.transfer.options import SourceOptions
 from rezone.transfer.staging import Staging
-from rezone.transfer.submitting import acknowledged, write_once
+from rezone.transfer.submitting import acknowledged
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.pieces import content_of
 from rezone.wire.codec.rows import RowCodec
@@ -50,10 +52,14 @@ class StagedRows(WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Noted(msgspec.Struct):
-    """A micro-batch whose rows are known: their digest, and whether all of them are written."""
+    """A micro-batch whose rows are known: their digest, and whether all of them are written.
+
+    `ranges`: where they were sent to.
+    """
 
     digest: str
     done: bool
+    ranges: tuple[SentRange, ...] = ()
 
 
 class StagedWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -115,10 +121,14 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         with self._options.client(f"spark-stream/{query}", batch_id + 1) as client:
             batch = _in_order(client.codec, files, names, delete=self._options.delete)
             digest = _digest(client.codec, batch, delete=self._options.delete)
-            if not _is_done(notes, batch_id, digest):
-                notes.note(_note(batch_id), msgspec.json.encode(_Noted(digest, done=False)))
-                write_once(client, batch, delete=self._options.delete)
-                notes.note(_note(batch_id), msgspec.json.encode(_Noted(digest, done=True)))
+            noted = _noted(notes, batch_id, digest)
+            while not noted.done:
+                noted.ranges = sent_ranges(noted.ranges, client.segments())
+                notes.note(_note(batch_id), msgspec.json.encode(noted))
+                noted.done = client.write_sequenced(
+                    batch, noted.ranges, delete=self._options.delete
+                )
+            notes.note(_note(batch_id), msgspec.json.encode(_Noted(digest, done=True)))
 
     def abort(self, messages: list[StagedRows | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Forget what the tasks have put aside."""
@@ -148,17 +158,18 @@ def _note(batch_id: int) -> str:
     return f"batch-{batch_id}.json"
 
 
-def _is_done(staging: Staging, batch_id: int, digest: str) -> bool:
+def _noted(staging: Staging, batch_id: int, digest: str) -> _Noted:
+    """Return what is noted of a batch; BatchChangedError when that has other rows."""
     content = staging.noted(_note(batch_id))
     if content is None:
-        return False
+        return _Noted(digest, done=False)
     noted = msgspec.json.decode(content, type=_Noted)
     if noted.digest != digest:
         raise BatchChangedError(
             f"batch {batch_id} of the query was begun with other rows than it has now: its source "
             "gives no repeatable batches"
         )
-    return noted.done
+    return noted
 
 
 def _in_order(codec: RowCodec, staging: Staging, names: list[str], *, delete: bool) -> Any:

@@ -51,10 +51,12 @@ class Staging:
             yield from stream
 
     def note(self, name: str, content: bytes) -> None:
-        """Write a small file whole."""
+        """Write a small file whole: who dies in it leaves the one before."""
         self._files.create_dir(self._folder, recursive=True)
-        with self._files.open_output_stream(self._path(name)) as file:
+        part = self._path(f"{uuid.uuid4()}.part")
+        with self._files.open_output_stream(part) as file:
             file.write(content)
+        self._files.move(part, self._path(name))
 
     def noted(self, name: str) -> bytes | None:
         """Return the content of a small file, None when it is not there."""
