@@ -25,7 +25,7 @@ CODEC = RowCodec(TABLE, RowLimits(batch_rows_max=8))
 ROWS = 60
 
 
-class Died(Exception):
+class DiedError(Exception):
     """Whoever wrote is gone."""
 
 
@@ -67,14 +67,14 @@ class Model:
         if self.rng.random() < self.faults:
             self.seal()
         if self.rng.random() < self.faults / 2:
-            raise Died
+            raise DiedError
         request = message(1)
         serving = {one.partition for one in self.segments()}
         if partition not in serving:
             return ReshardedError("sealed"), 1
         answer = self._answer(request, body)
         if self.rng.random() < self.faults / 2:
-            raise Died
+            raise DiedError
         return answer, 1
 
     def _answer(self, request: WriteRequest, body: bytes) -> Any:
@@ -127,7 +127,7 @@ def test_each_row_is_written_once_wherever_writers_die_and_partitions_are_sealed
                 while not done:
                     noted = sent_ranges(noted, model.segments())
                     done = writes.write(CODEC, batch, noted, delete=False)
-            except Died:
+            except DiedError:
                 continue
         assert model.written == Counter(range(ROWS)), f"seed {seed}"
 

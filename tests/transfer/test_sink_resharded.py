@@ -33,7 +33,7 @@ ROWS = 300
 QUERY = "5d0f6d1e-6f0c-4b39-9a51-000000000001"
 
 
-class Died(Exception):
+class DiedError(Exception):
     """The driver is gone."""
 
 
@@ -52,7 +52,7 @@ class Requests:
                 self.acts.pop(self.sent)()
             written = send(writes, *given, **options)
             if self.sent == self.dies_at:
-                raise Died
+                raise DiedError
             return written
 
         monkeypatch.setattr(sequenced.SequencedWrites, "_is_written", sending)
@@ -117,7 +117,7 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
                 for n, partition in enumerate(old[: rng.randrange(1, len(old) + 1)])
             }
             requests.dies_at = at + rng.randrange(1, 8)
-            with pytest.raises(Died):
+            with pytest.raises(DiedError):
                 commit(nodes, tmp_path / "staging", batch)
             there = client.scan().to_pylist()
             written = [row["id"] for row in there if row["value"] == f"batch {batch}"]
@@ -130,7 +130,7 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
                 nodes.until_each("filled", parts_of(nodes), lambda p: progress(nodes, p).filled)
                 seal_all(nodes)
             requests.dies_at = requests.sent + rng.randrange(1, 15)
-            with pytest.raises(Died):
+            with pytest.raises(DiedError):
                 commit(nodes, tmp_path / "staging", batch)
             commit(nodes, tmp_path / "staging", batch)
             rows = {row["id"]: row["value"] for row in client.scan().to_pylist()}

@@ -1,15 +1,26 @@
 """Streams of a zone's changes in real Spark, from real data nodes."""
 
+import contextlib
+import json
+import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from feed_kit import following
 from replica_cluster import Coordinator
+from resharding_kit import parts_of, progress, reshard, seal
 
 from rezone.client import TableClient
+from rezone.datanode.writing.producing import Producing
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
+from rezone.wire.errors import NotReadyError
+from rezone.wire.layouts import layout_of
 from rezone.wire.messages import ZoneConfig
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -123,3 +134,67 @@ def test_sinks_write_what_counts_in_a_stream_and_in_a_batch(
         found = Counter((row["id"] < 1000, row["value"]) for row in table.scan().to_pylist())
     assert found == Counter({(True, "attempt 1"): 100, (False, "upsert"): 100})
     assert not list((tmp_path / "staging").rglob("*.arrow"))
+
+
+def writers(spark: Any) -> set[int]:
+    """Return the processes of the session in which its driver writes micro-batches."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has gone
+            if b"streaming_sink" in path.joinpath("cmdline").read_bytes():
+                stat = path.joinpath("stat").read_text()
+                parents[int(path.name)] = int(stat.rpartition(")")[2].split()[1])
+    driver = spark.sparkContext._gateway.proc.pid
+    found = {process for process, parent in parents.items() if parent == driver}
+    return found | {process for process, parent in parents.items() if parent in found}
+
+
+@pytest.mark.proves("SP-04")
+def test_a_driver_killed_in_the_middle_of_a_batch_goes_on_behind_a_re_sharding(
+    spark: Any, zone: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row is one change, and what others wrote meanwhile stays.
+
+    A repeat that partitions of the next layout do not know writes over it, or is refused for good.
+    """
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    plan, held = Producing.plan_write, threading.Event()
+
+    def one_partition(producing: Any, request: Any, prepared: Any) -> Any:
+        if request.partition and request.producer_epoch and not held.is_set():
+            raise NotReadyError("held for the test")
+        return plan(producing, request, prepared)
+
+    monkeypatch.setattr(Producing, "plan_write", one_partition)
+    datasource.register(spark)
+    (tmp_path / "in").mkdir()
+    text = "\n".join(map(json.dumps, rows(0, 200, "stream")))
+    (tmp_path / "in" / "rows.json").write_text(text)
+    options = {"bootstrap": zone.nodes[0].address, "stagingDirectory": str(tmp_path / "staging")}
+    stream = spark.readStream.schema("id long, value string").json(str(tmp_path / "in"))
+    writer = stream.writeStream.format("rezone").options(**options)
+    with TableClient(list(zone.peers.values())) as table, following(table) as changes:
+        checkpoint = str(tmp_path / "checkpoint")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        zone.until("a part of the batch is there", lambda: table.scan().num_rows, 300)
+        for process in writers(spark):
+            os.kill(process, signal.SIGKILL)
+        with pytest.raises(Exception, match="terminated"):
+            query.awaitTermination(240)
+        held.set()
+        there = sorted(table.scan()["id"].to_pylist())
+        assert 0 < len(there) < 200
+        table.write(rows(there[0], there[0] + 1, "theirs"))
+        reshard(zone, 3)
+        zone.until_each("filled", parts_of(zone), lambda part: progress(zone, part).filled)
+        for partition in layout_of(zone.config).ids:
+            seal(zone, partition)
+        zone.config = msgspec.structs.replace(
+            zone.config, generation=1, partitions=3, next_partitions=0
+        )
+        zone.configure()
+        finish(writer, tmp_path / "checkpoint")
+        expected = Counter({(there[0], "theirs"): 1, **{(n, "stream"): 1 for n in range(200)}})
+        zone.until("all changes are told", lambda: changes.keys() >= expected.keys())
+        assert changes == expected
