@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,7 +71,8 @@ def nodes(tmp_path: Path) -> Iterator[Coordinator]:
 def commit(c: Coordinator, staging: Path, batch: int, *, value: str | None = None) -> None:
     """Write a batch as the driver does when its tasks have ended."""
     from rezone.transfer.options import SourceOptions  # noqa: PLC0415 - imports pyspark
-    from rezone.transfer.sinks import StagedRows, Staging, StreamWriter  # noqa: PLC0415
+    from rezone.transfer.sinks import StagedRows, StreamWriter  # noqa: PLC0415
+    from rezone.transfer.staging import Staging  # noqa: PLC0415
 
     given = {"bootstrap": ",".join(c.peers.values()), "stagingDirectory": str(staging)}
     rows = [{"id": n, "value": value or f"batch {batch}"} for n in range(ROWS)]
@@ -113,7 +115,7 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
             rng.shuffle(old)
             at = requests.sent + rng.randrange(2, 12)
             requests.acts = {
-                at + 2 * n: lambda p=partition: seal(nodes, p)
+                at + 2 * n: functools.partial(seal, nodes, partition)
                 for n, partition in enumerate(old[: rng.randrange(1, len(old) + 1)])
             }
             requests.dies_at = at + rng.randrange(1, 8)

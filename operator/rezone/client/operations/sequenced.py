@@ -54,7 +54,7 @@ class SentRange(msgspec.Struct, frozen=True, array_like=True):
 def sent_ranges(before: Sequence[SentRange], segments: Sequence[Segment]) -> tuple[SentRange, ...]:
     """Return the ranges of a batch, after `before`, where these segments serve by now."""
     turn = max((turn for one in before for turn in one.turns), default=-1) + 1
-    starts = sorted({one.start for one in (*before, *segments)})
+    starts = sorted({one.start for one in before} | {one.start for one in segments})
     found = []
     for start in starts:
         earlier = _covering(before, start) if before else SentRange(start)
