@@ -1,12 +1,16 @@
 """What a Spark query on a zone asks of real data nodes, and that its result is Spark's own."""
 
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from replica_cluster import FAST, Coordinator, cluster
 
 from rezone.client import TableClient, col
+from rezone.datanode.node import data
+from rezone.datanode.reading.read import prepare_read
 from rezone.datanode.reading.scan import scan_batches
 from rezone.datanode.reading.select import select_batches
 from rezone.datanode.service import server
@@ -137,3 +141,73 @@ def test_without_the_configuration_queries_run_as_before(spark: Any, zone: Coord
         assert frame.where("owner = 'o7'").count() == 17
     finally:
         datasource.register(spark, push_filters=True)
+
+
+@pytest.mark.proves("SP-08")
+def test_a_lookup_join_reads_the_keys_that_there_are_and_scans_nothing(
+    spark: Any,
+    zone: Coordinator,
+    sent: list[tuple[int, tuple[str, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream that is joined by a scan reads the whole zone for each batch."""
+    from rezone.transfer.lookup import lookup  # noqa: PLC0415 - imports pyspark
+
+    asked: list[int] = []
+
+    def prepared(*given: Any) -> Any:
+        found = prepare_read(*given)
+        asked.append(len(found.row_ids))
+        return found
+
+    monkeypatch.setattr(data, "prepare_read", prepared)
+    orders = [(n % 50 * 100 if n % 9 else None, f"order {n}") for n in range(400)]
+    frame = spark.createDataFrame(orders, "customer long, text string").repartition(2)
+    owners = {row["id"]: row["owner"] for row in ROWS}
+    expected = Counter((c, t, owners[c]) for c, t in orders if c in owners)
+    joined = lookup(frame, address(zone), on={"customer": "id"}, columns=["owner"])
+    assert Counter(map(tuple, joined.collect())) == expected
+    assert not sent, "the zone was scanned"
+    assert 50 <= sum(asked) <= 2 * 50, "a key was asked for more than once by a task"
+    with TableClient(list(zone.peers.values())) as table:
+        left = lookup(
+            frame,
+            address(zone),
+            on={"customer": "id"},
+            columns=["owner"],
+            how="left",
+            at_one_time=True,
+        )
+        table.write([{**row, "owner": "later"} for row in ROWS[:1000]])
+        found = Counter(map(tuple, left.collect()))
+        table.write(ROWS[:1000])
+    assert found == Counter((c, t, owners.get(c)) for c, t in orders)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"on": {"text": "id"}}, "must be bigint"),
+        ({"on": ["customer"]}, "primary key"),
+        ({"on": {"customer": "id"}, "columns": ["none"]}, "the zone has no"),
+        ({"on": {"customer": "id"}, "how": "outer"}, "how is"),
+    ]
+    for given, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            lookup(frame, address(zone), **given)
+
+
+@pytest.mark.proves("SP-08")
+def test_a_stream_is_joined_by_lookups(
+    spark: Any, zone: Coordinator, sent: list[tuple[int, tuple[str, ...]]], tmp_path: Path
+) -> None:
+    """The rows of a micro-batch meet the zone's rows of that moment."""
+    from rezone.transfer.lookup import lookup  # noqa: PLC0415 - imports pyspark
+
+    (tmp_path / "rows.json").write_text('{"id": 7}\n{"id": 8}\n{"id": 70000}')
+    stream = spark.readStream.schema("id long").json(str(tmp_path / "*.json"))
+    joined = lookup(stream, address(zone), on="id", columns=["amount"], how="left")
+    found: list[tuple[Any, ...]] = []
+    query = joined.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
+    started = query.trigger(availableNow=True).start()
+    assert started.awaitTermination(240)
+    assert sorted(map(tuple, found)) == [(7, 1.75), (8, 2.0), (70000, None)]
+    assert not sent
+    with pytest.raises(ValueError, match="one time"):
+        lookup(stream, address(zone), on="id", at_one_time=True)
