@@ -120,7 +120,11 @@ class RezoneDataSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: StructType, overwrite: bool) -> "RezoneWriter | StagedWriter":  # noqa: ARG002, FBT001
         """Return a writer; overwriting a whole zone is refused."""
         if overwrite:
-            raise ValueError('rezone writes are upserts: use mode("append")')
+            raise ValueError(
+                'rezone does not overwrite a zone: writes are upserts, by mode("append"). Write '
+                'the new rows with "stagingDirectory", then delete the keys that they do not have '
+                'by "operation" "delete" (docs/use/spark.md, "Overwriting a zone")'
+            )
         options = SourceOptions.read(self.options)
         if options.staging:
             return StagedWriter(options, f"job-{uuid.uuid4()}")
