@@ -62,6 +62,6 @@ def test_a_client_of_spark_connect_reads_writes_looks_up_and_streams(
         )
     finally:
         server.kill()
-    assert client.returncode == 0, client.stderr[-3000:]
+    assert client.returncode == 0, client.stderr[:2000]
     found = json.loads(client.stdout.splitlines()[-1])
     assert found == {"pushed": 20, "table": 5, "lookup": 5, "stream": 200}
