@@ -1,9 +1,13 @@
-"""What a zone's change feed tells while a test goes on."""
+"""Streaming queries that end, and what a zone's change feed tells while a test goes on."""
 
 import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from rezone.client import TableClient
 
@@ -29,3 +33,21 @@ def following(client: TableClient) -> Iterator[Counter[tuple[int, str]]]:
     finally:
         ended.set()
         thread.join()
+
+
+def finish(writer: Any, checkpoint: Path) -> None:
+    """Run a query over all that is there.
+
+    Again where Spark has given a Python worker its 10 s, which on a busy machine may not be enough.
+    """
+    for _ in range(5):
+        started = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        query = started.start()
+        try:
+            assert query.awaitTermination(240)
+        except Exception as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return
+    pytest.fail("no Python worker has come up in time")

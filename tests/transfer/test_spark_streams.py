@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from feed_kit import following
+from feed_kit import finish, following
 from replica_cluster import Coordinator
 from resharding_kit import parts_of, progress, reshard, seal
 
@@ -34,24 +34,6 @@ CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
 def rows(first: int, last: int, value: str) -> list[dict[str, Any]]:
     """Return rows of these ids."""
     return [{"id": n, "value": value} for n in range(first, last)]
-
-
-def finish(writer: Any, checkpoint: Path) -> None:
-    """Run a query over all that is there.
-
-    Again where Spark has given a Python worker its 10 s, which on a busy machine may not be enough.
-    """
-    for _ in range(5):
-        started = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        query = started.start()
-        try:
-            assert query.awaitTermination(240)
-        except Exception as error:
-            if "failed to connect back" not in str(error):
-                raise
-        else:
-            return
-    pytest.fail("no Python worker has come up in time")
 
 
 @pytest.mark.proves("SP-03")
