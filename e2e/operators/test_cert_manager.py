@@ -38,6 +38,7 @@ CHART = ROOT / "charts" / "rezone"
 NAMESPACE, ZONE, ISSUER, OPERATOR_NAMESPACE = "shop", "accounts", "rezone", "rezone-system"
 AUTHORITY_NAMESPACE, AUTHORITY = "cert-manager", "rezone-ca"
 PARTITIONS, REPLICAS, NODES = 6, 2, 3
+NODE_NAMES = tuple(f"{ZONE}-data-node-{node}" for node in range(NODES))
 WRITER_SECRET = f"{ZONE}-writer-tls"
 SHORT = ClientSettings(timeout_seconds=2.0)
 READY_SECONDS = 180.0
@@ -121,11 +122,16 @@ class Installation:
 
     def wait_served(self) -> float:
         """Wait until every data node shows the certificate that is in the Secret now."""
-        wanted = ssl.PEM_cert_to_DER_cert(self.files(f"{ZONE}-tls").certificate.decode())
-        addresses = self.addresses()
+        nodes = self.cluster.get("dz", ZONE, f"--namespace={NAMESPACE}")["status"]["dataNodes"]
+        wanted = {
+            str(node["address"]): ssl.PEM_cert_to_DER_cert(
+                self.files(f"{ZONE}-data-node-{node['id']}-tls").certificate.decode()
+            )
+            for node in nodes
+        }
         return self.cluster.until(
-            "all data nodes show the new certificate",
-            lambda: all(_served(address) == wanted for address in addresses),
+            "all data nodes show their new certificates",
+            lambda: all(_served(address) == each for address, each in wanted.items()),
             seconds=READY_SECONDS,
             seen=lambda: "",
         )
@@ -243,6 +249,12 @@ def installation(
     machine.apply(_zone_manifest())
     documented = manifests("operate/security.md", "cert-manager.io")
     machine.apply(*documented)
+    (first,) = (
+        one for one in documented if one["spec"].get("secretName") == f"{NODE_NAMES[0]}-tls"
+    )
+    for node in range(1, NODES):
+        text = json.dumps(first).replace("data-node-0", f"data-node-{node}")
+        machine.apply(json.loads(text))
     (writer,) = (one for one in documented if one["spec"].get("secretName") == WRITER_SECRET)
     stranger = _in_role(writer, "admin", {"kind": "ClusterIssuer", "name": "rezone-root"})
     stranger["metadata"]["name"] = "stranger"
@@ -303,14 +315,14 @@ def test_another_authority_is_refused(installation: Installation) -> None:
 @pytest.mark.proves("B-12")
 def test_a_renewal_fails_no_write(installation: Installation) -> None:
     """Each renewal, every sixty days, would cost writes or ask for a restart."""
-    before = installation.files(f"{ZONE}-tls")
+    before = installation.files(f"{NODE_NAMES[0]}-tls")
     with installation.under_traffic():
-        for name in (ZONE, f"{ZONE}-transfer", f"{ZONE}-writer"):
+        for name in (*NODE_NAMES, f"{ZONE}-transfer", f"{ZONE}-writer"):
             installation.renew(name)
         installation.renew("rezone-operator", OPERATOR_NAMESPACE)
         installation.mount(WRITER_SECRET)
         say(f"renewed; served after {installation.wait_served():.0f} s")
-    after = installation.files(f"{ZONE}-tls")
+    after = installation.files(f"{NODE_NAMES[0]}-tls")
     assert (after.authority, after.key != before.key) == (before.authority, True)
     installation.wait_ready()
 
@@ -318,7 +330,7 @@ def test_a_renewal_fails_no_write(installation: Installation) -> None:
 @pytest.mark.proves("B-12")
 def test_the_authority_is_renewed_under_load(installation: Installation) -> None:
     """By the documented issuer: with a new key old and new certificates would not trust."""
-    before = installation.files(f"{ZONE}-tls")
+    before = installation.files(f"{NODE_NAMES[0]}-tls")
     # The traffic keeps the certificate and the authority of before, all along.
     with installation.under_traffic():
         installation.renew(AUTHORITY, AUTHORITY_NAMESPACE)
@@ -327,8 +339,9 @@ def test_the_authority_is_renewed_under_load(installation: Installation) -> None
         tls = TlsDirectory(installation.mount(WRITER_SECRET, "newcomer"))
         with TableClient(installation.addresses(), tls=tls, settings=SHORT) as newcomer:
             newcomer.read(TABLE.key_batch([1]))
-        installation.renew(ZONE)
+        for name in NODE_NAMES:
+            installation.renew(name)
         say(f"authority renewed; served after {installation.wait_served():.0f} s")
-    after = installation.files(f"{ZONE}-tls")
+    after = installation.files(f"{NODE_NAMES[0]}-tls")
     assert after.authority != before.authority
     installation.wait_ready()

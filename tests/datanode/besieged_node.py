@@ -98,7 +98,7 @@ def besieged_node(directory: Path, **environment: str) -> Iterator[Besieged]:
     health_port = free_port()
     node = ProcessNode(0, directory / "node0", f"--health-port={health_port}")
     node.environment = {
-        "REZONE_TLS_DIRECTORY": str(pki.issue("node0", of_zone(Role.DATA_NODE))),
+        "REZONE_TLS_DIRECTORY": str(pki.issue("node0", of_zone(Role.DATA_NODE, node=0))),
         **{f"REZONE_NODE_{name.upper()}": value for name, value in environment.items()},
     }
     config = ZoneConfig(zone=ZONE, zone_uid="uid-test", partitions=1)

@@ -32,9 +32,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def of_zone(role: Role, zone: str = ZONE) -> Identity:
+def of_zone(role: Role, zone: str = ZONE, *, node: int | None = None) -> Identity:
     """Return a role in the test's zone."""
-    return Identity(role, NAMESPACE, zone)
+    return Identity(role, NAMESPACE, zone, node)
 
 
 class FixedTls:
@@ -163,7 +163,9 @@ def secure_cluster(
     """Nodes 0..count-1, configured; stopped at the end."""
     pki = Pki(directory / "pki")
     nodes = [
-        SecureNode(i, directory / f"node{i}", pki.source(f"node{i}", of_zone(Role.DATA_NODE)))
+        SecureNode(
+            i, directory / f"node{i}", pki.source(f"node{i}", of_zone(Role.DATA_NODE, node=i))
+        )
         for i in range(count)
     ]
     config = ZoneConfig(

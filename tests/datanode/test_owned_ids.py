@@ -37,7 +37,7 @@ def two_processes(directory: Path) -> SecureCoordinator:
     pki = Pki(directory / "pki")
     nodes = [ProcessNode(i, directory / f"node{i}") for i in range(2)]
     for node in nodes:
-        issued = pki.issue(f"node{node.node_id}", of_zone(Role.DATA_NODE))
+        issued = pki.issue(f"node{node.node_id}", of_zone(Role.DATA_NODE, node=node.node_id))
         node.environment = {"REZONE_TLS_DIRECTORY": str(issued)}
     return SecureCoordinator(pki, nodes, ZoneConfig(zone=ZONE, zone_uid="uid-test", partitions=1))
 

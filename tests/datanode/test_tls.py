@@ -354,7 +354,7 @@ def test_rotation_under_load_fails_no_write(tmp_path: Path) -> None:
                 c.pki.issue(f"writer{i}", of_zone(Role.WRITER))
             for i in c.nodes:
                 before = c.served_certificate(i)
-                c.pki.issue(f"node{i}", of_zone(Role.DATA_NODE))
+                c.pki.issue(f"node{i}", of_zone(Role.DATA_NODE, node=i))
                 listener = c.secure(i).listener
                 assert listener is not None
                 listener.renew()
@@ -395,7 +395,7 @@ def test_a_scan_under_way_outlives_a_renewal(zone: SecureCoordinator) -> None:
     reader = zone.as_(of_zone(Role.READER))
     scan = reader.get(ScanTicket(partition=PARTITION, batch_rows=500))
     count = scan.read_chunk().data.num_rows
-    zone.pki.issue("node0", of_zone(Role.DATA_NODE))
+    zone.pki.issue("node0", of_zone(Role.DATA_NODE, node=0))
     listener = zone.secure(0).listener
     assert listener is not None
     listener.renew()  # unless the node was quicker
@@ -411,7 +411,7 @@ def test_new_files_are_found_by_the_node_itself(tmp_path: Path) -> None:
     """A renewed Secret would lie there until the old certificate expires."""
     with secure_cluster(tmp_path, 1) as c:
         before = c.served_certificate(0)
-        c.pki.issue("node0", of_zone(Role.DATA_NODE))
+        c.pki.issue("node0", of_zone(Role.DATA_NODE, node=0))
 
         def renewed() -> bool:
             with contextlib.suppress(OSError):  # between the old server and the new one

@@ -2,11 +2,12 @@
 
 import pytest
 
-from rezone.domain.access.roles import Act, act_of, refusal
+from rezone.domain.access.roles import Act, act_of, claim_refusal, refusal
 from rezone.wire import messages
 from rezone.wire.transport.identity import Identity, Role, server_name
 
 HERE = Identity(Role.DATA_NODE, "shop", "accounts")
+NODE_12 = Identity(Role.DATA_NODE, "shop", "accounts", 12)
 TABLE = {
     #                operator data-node transfer reader writer admin
     Act.ROUTES: (True, True, True, True, True, True),
@@ -71,6 +72,20 @@ def test_what_nobody_has_listed_is_control() -> None:
         ("rezone://zone/shop/accounts/writer", Identity(Role.WRITER, "shop", "accounts")),
         ("rezone://zone/shop/accounts/data-node", HERE),
         ("accounts.shop.svc", HERE),
+        ("data-node-12.accounts.shop.svc", NODE_12),
+        ("rezone://zone/shop/accounts/data-node/12", NODE_12),
+        ("data-node-012.accounts.shop.svc", None),
+        ("data-node--1.accounts.shop.svc", None),
+        ("data-node-1_0.accounts.shop.svc", None),
+        ("data-node-9999999999.accounts.shop.svc", None),
+        ("data-node-.accounts.shop.svc", None),
+        ("writer-1.accounts.shop.svc", None),
+        ("data-node-1.accounts.shop.svc.svc", None),
+        ("data-node-1..shop.svc", None),
+        ("rezone://zone/shop/accounts/data-node/-1", None),
+        ("rezone://zone/shop/accounts/data-node/12\n", None),
+        ("rezone://zone/shop//data-node/12", None),
+        ("rezone://zone/shop/accounts/writer/12", None),
         ("rezone://zone/shop/accounts/operator", None),
         ("rezone://zone/shop/accounts/owner", None),
         ("rezone://zone/shop//writer", None),
@@ -92,3 +107,32 @@ def test_what_is_written_is_read() -> None:
     for role in Role:
         assert Identity.parse(of(role).uri) == of(role)
     assert Identity.parse(server_name("shop", "accounts")) == HERE
+
+
+@pytest.mark.parametrize(
+    ("peer", "node", "shared", "said"),
+    [
+        (NODE_12, 12, False, ""),
+        (NODE_12, 12, True, ""),
+        (NODE_12, 1, False, "says that it is data node 1"),
+        (NODE_12, 1, True, "says that it is data node 1"),
+        (HERE, 1, True, ""),
+        (HERE, 1, False, "must have a name of its own"),
+        (of(Role.WRITER), 1, True, "is no data node"),
+        (None, 1, True, "is no data node"),
+    ],
+)
+def test_a_data_node_is_the_one_of_its_name(
+    peer: Identity | None, node: int, shared: bool, said: str
+) -> None:
+    """A node with a name of its own could be another one where old names are still taken."""
+    found = claim_refusal(peer, node, shared=shared)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+def test_the_names_of_a_data_node_begin_with_its_own() -> None:
+    """A server is told the first one alone; the second is what clients verify."""
+    assert NODE_12.hosts == ("data-node-12.accounts.shop.svc", "accounts.shop.svc")
+    assert Identity.parse(NODE_12.hosts[0]) == Identity.parse(NODE_12.uri) == NODE_12
+    assert NODE_12.server_name == "accounts.shop.svc"

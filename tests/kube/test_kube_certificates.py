@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from rezone.kube.certificates import (
     AUTHORITY_SECRET,
     LOOK_AGAIN,
     IssuedCertificates,
+    NodeNames,
     secret_name,
 )
 from rezone.kube.client import Kube
@@ -49,7 +51,12 @@ def files_in(secret: Manifest) -> TlsFiles:
 
 async def read(api: Kube, namespace: str, role: Role = Role.DATA_NODE) -> TlsFiles:
     """Return the files in one of the zone's Secrets."""
-    return files_in(await api.get(Secret, namespace, secret_name("orders", role)))
+    return files_in(await api.get(Secret, namespace, name_of(role)))
+
+
+def name_of(role: Role = Role.DATA_NODE) -> str:
+    """Return the name of the Secret of a role, or of data node 0."""
+    return secret_name("orders", role, 0 if role is Role.DATA_NODE else None)
 
 
 async def started(api: Kube, namespace: str, clock: Clock) -> IssuedCertificates:
@@ -68,9 +75,10 @@ async def test_a_zone_gets_its_certificates_before_its_pods(api: Kube, namespace
     await PodStore(api, SETTINGS, certificates=certificates).ensure(zone, data_nodes(0))
     for role in (Role.DATA_NODE, Role.TRANSFER):
         files = await read(api, namespace, role)
-        assert files.identity == Identity(role, namespace, "orders")
+        node = 0 if role is Role.DATA_NODE else None
+        assert files.identity == Identity(role, namespace, "orders", node)
         assert files.not_after == clock.now + LIFETIME
-        secret = await api.get(Secret, namespace, secret_name("orders", role))
+        secret = await api.get(Secret, namespace, name_of(role))
         assert secret["type"] == "kubernetes.io/tls"
         assert secret["metadata"]["ownerReferences"][0]["uid"] == zone.metadata.uid
     own = certificates.current()
@@ -81,20 +89,62 @@ async def test_a_zone_gets_its_certificates_before_its_pods(api: Kube, namespace
     assert mounts["tls"] == "/etc/rezone/tls"
 
 
+@pytest.mark.parametrize("names", list(NodeNames))
+async def test_who_has_a_secret_is_what_is_mounted(
+    api: Kube, namespace: str, names: NodeNames
+) -> None:
+    """Pods would wait for Secrets that nobody makes; all nodes would have the key of all.
+
+    While names change, pods of before mount the Secret of all until they are replaced.
+    """
+    certificates = IssuedCertificates(api, namespace, names=names)
+    await certificates.start()
+    zone = await stored_zone(api, namespace)
+    settings = replace(SETTINGS, names=names)
+    await PodStore(api, settings, certificates=certificates).ensure(zone, data_nodes(0, 1))
+    found = {
+        name
+        for name in ("orders-tls", "orders-data-node-0-tls", "orders-data-node-1-tls")
+        if await api.find(Secret, namespace, name) is not None
+    }
+    own = {"orders-data-node-0-tls", "orders-data-node-1-tls"}
+    shared = {"orders-tls"}
+    assert (
+        found
+        == {
+            NodeNames.OWN: own,
+            NodeNames.MIXED: own | shared,
+            NodeNames.SHARED: shared,
+        }[names]
+    )
+    for node in (0, 1):
+        spec = (await api.get(Pod, namespace, f"orders-{node}"))["spec"]
+        (mounted,) = [v["secret"]["secretName"] for v in spec["volumes"] if v["name"] == "tls"]
+        files = files_in(await api.get(Secret, namespace, mounted))
+        assert files.identity is not None
+        assert files.identity.node == (None if names is NodeNames.SHARED else node)
+        accepted = [
+            e["value"]
+            for e in spec["containers"][0]["env"]
+            if e["name"] == "REZONE_NODE_SHARED_NAMES_ACCEPTED"
+        ]
+        assert accepted == ([] if names is NodeNames.OWN else ["true"])
+
+
 @pytest.mark.proves("B-12")
 async def test_two_thirds_of_a_life_bring_a_new_certificate(api: Kube, namespace: str) -> None:
     """A certificate would be renewed all the time, or be left to expire."""
     clock = Clock()
     certificates = await started(api, namespace, clock)
     zone = await stored_zone(api, namespace)
-    await certificates.ensure(zone)
+    await certificates.ensure(zone, (0,))
     first, own = await read(api, namespace), certificates.current()
     clock.now += LIFETIME * 2 / 3 - timedelta(hours=1)
-    await certificates.ensure(zone)
+    await certificates.ensure(zone, (0,))
     assert await read(api, namespace) == first
     assert certificates.current() is own
     clock.now += timedelta(hours=2)
-    await certificates.ensure(zone)
+    await certificates.ensure(zone, (0,))
     second = await read(api, namespace)
     assert second != first
     assert second.not_after == clock.now + LIFETIME
@@ -105,10 +155,10 @@ async def test_another_operator_goes_on_with_the_same_authority(api: Kube, names
     """Each change of the leading operator would cut all data nodes off from each other."""
     clock = Clock()
     zone = await stored_zone(api, namespace)
-    await (await started(api, namespace, clock)).ensure(zone)
+    await (await started(api, namespace, clock)).ensure(zone, (0,))
     before = await read(api, namespace)
     successor = await started(api, namespace, clock)
-    await successor.ensure(zone)
+    await successor.ensure(zone, (0,))
     assert await read(api, namespace) == before
     assert successor.current().authority == before.authority
 
@@ -118,7 +168,7 @@ async def test_a_changed_authority_is_taken_up(api: Kube, namespace: str) -> Non
     clock = Clock()
     certificates = await started(api, namespace, clock)
     zone = await stored_zone(api, namespace)
-    await certificates.ensure(zone)
+    await certificates.ensure(zone, (0,))
     old = await read(api, namespace)
     new = Authority.create(clock.now)
 
@@ -127,7 +177,7 @@ async def test_a_changed_authority_is_taken_up(api: Kube, namespace: str) -> Non
         data = {name: base64.b64encode(content).decode() for name, content in contents.items()}
         await api.merge(Secret, namespace, AUTHORITY_SECRET, {"data": data})
         clock.now += LOOK_AGAIN
-        await certificates.ensure(zone)
+        await certificates.ensure(zone, (0,))
 
     both = old.authority + new.certificate
     await write(both)
@@ -137,7 +187,7 @@ async def test_a_changed_authority_is_taken_up(api: Kube, namespace: str) -> Non
     await write(new.certificate)
     last = await read(api, namespace)
     assert last.authority == new.certificate
-    assert last.identity == Identity(Role.DATA_NODE, namespace, "orders")
+    assert last.identity == Identity(Role.DATA_NODE, namespace, "orders", 0)
 
 
 async def test_a_secret_that_is_gone_or_broken_is_made_again(api: Kube, namespace: str) -> None:
@@ -145,14 +195,14 @@ async def test_a_secret_that_is_gone_or_broken_is_made_again(api: Kube, namespac
     clock = Clock()
     certificates = await started(api, namespace, clock)
     zone = await stored_zone(api, namespace)
-    await certificates.ensure(zone)
-    name = secret_name("orders", Role.DATA_NODE)
+    await certificates.ensure(zone, (0,))
+    name = name_of()
     await api.delete(Secret, namespace, name)
     clock.now += LOOK_AGAIN
-    await certificates.ensure(zone)
+    await certificates.ensure(zone, (0,))
     await api.merge(Secret, namespace, name, {"data": {"tls.key": "bm90aGluZw=="}})
     clock.now += LOOK_AGAIN
-    await certificates.ensure(zone)
+    await certificates.ensure(zone, (0,))
     assert (await read(api, namespace)).identity is not None
 
 
@@ -160,10 +210,10 @@ async def test_somebody_elses_secret_is_not_touched(api: Kube, namespace: str) -
     """A certificate of another program would be overwritten because of its name."""
     certificates = await started(api, namespace, Clock())
     zone = await stored_zone(api, namespace)
-    metadata = {"name": secret_name("orders", Role.DATA_NODE), "namespace": namespace}
+    metadata = {"name": name_of(), "namespace": namespace}
     foreign = await api.create(Secret, {"metadata": metadata, "stringData": {"mine": "yes"}})
     with pytest.raises(ForeignObjectError, match="does not belong to DistributionZone orders"):
-        await certificates.ensure(zone)
+        await certificates.ensure(zone, (0,))
     found = await api.get(Secret, namespace, metadata["name"])
     assert found["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
 

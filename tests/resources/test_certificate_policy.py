@@ -108,6 +108,7 @@ def signing_request(issuer: str) -> Json:
     ("where", "spec"),
     [
         (SHOP, {"dnsNames": [f"accounts.{SHOP}.svc"], "usages": ["server auth", "client auth"]}),
+        (SHOP, {"dnsNames": [f"data-node-12.accounts.{SHOP}.svc", f"accounts.{SHOP}.svc"]}),
         (SHOP, {"uris": [f"rezone://zone/{SHOP}/accounts/writer"], "usages": ["client auth"]}),
         (
             SHOP,
@@ -141,6 +142,9 @@ def test_each_namespace_has_its_own_names(guarded: Kubectl, where: str, spec: Js
         ({"dnsNames": [f"a.{OTHER}.svc.{SHOP}.svc"]}, "dnsNames of"),
         ({"dnsNames": [f"a.{OTHER}.svc\n.{SHOP}.svc"]}, "dnsNames of"),
         ({"dnsNames": [f"{SHOP}.svc"]}, "dnsNames of"),
+        ({"dnsNames": [f"data-node-1.accounts.{OTHER}.svc"]}, "dnsNames of"),
+        ({"dnsNames": [f"data-node-x.accounts.{SHOP}.svc"]}, "dnsNames of"),
+        ({"dnsNames": [f"data-node-1.a.b.{SHOP}.svc"]}, "dnsNames of"),
         ({"commonName": "rezone://operator"}, "no other kind"),
         ({"literalSubject": "CN=rezone://operator"}, "no other kind"),
         ({"emailAddresses": ["rezone://operator"]}, "no other kind"),

@@ -25,6 +25,7 @@ from rezone.datanode.observing.health import HealthServer
 from rezone.datanode.observing.stacks import thread_stacks
 from rezone.datanode.service.leaving import leave
 from rezone.datanode.service.listener import Listener
+from rezone.datanode.service.server import node_identity
 from rezone.datanode.service.stop_signals import StopSignals
 from rezone.datanode.settings import NodeSettings
 from rezone.storage.snapshot.checkpoints import CheckpointLimits
@@ -79,6 +80,8 @@ def run(
             )
             return EXIT_USAGE
         _log.warning("without TLS: everybody who can connect may do everything", node=node_id)
+    else:
+        node_identity(tls.current(), node_id)  # before any thread runs that would outlive an error
     connect = functools.partial(NodeClient, tls=tls)
     node = DataNode(
         node_id, data_dir, settings=settings, store_config=store_config, connect=connect

@@ -116,6 +116,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     leave_ms_max: int = 60_000
     coordinator_silent_ms_max: int = 3_000
     plaintext_anywhere: bool = False
+    shared_names_accepted: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that no time, size or share can be."""

@@ -105,7 +105,7 @@ def is_issued_by(files: TlsFiles, authority: Authority) -> bool:
 def _names(identity: Identity) -> Sequence[x509.GeneralName]:
     # A data node's clients verify a DNS name, and the first name alone says who it is.
     if identity.role is Role.DATA_NODE:
-        return [x509.DNSName(identity.server_name)]
+        return [x509.DNSName(host) for host in identity.hosts]
     return [x509.UniformResourceIdentifier(identity.uri)]
 
 

@@ -2,15 +2,17 @@
 
 The authority is one Secret beside the operator: `tls.crt` and `tls.key` sign, `ca.crt` is what
 all parts trust, which may be more than one authority while one replaces another. Each zone has
-two Secrets that belong to it: one mounted into its data nodes, one into its copy jobs. They are
-issued again when two thirds of their life are over, when they are gone or cannot be used, and when
-the authority's Secret has changed. The operator's own certificate is only in its memory.
+a Secret for each of its data nodes, with its name (decision 0435), and one for its copy jobs. They
+are issued again when two thirds of their life are over, when they are gone or cannot be used, and
+when the authority's Secret has changed. The operator's own certificate is only in its memory.
 
 Concurrency: used by the tasks of one event loop; `source` may be read from any thread.
 """
 
+import asyncio
 import base64
-from collections.abc import Callable
+import enum
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -23,6 +25,7 @@ from rezone.kube.errors import ConflictWriteError, ExistsError, InvalidWriteErro
 from rezone.kube.kinds import Manifest, Secret
 from rezone.kube.names import labels_of, owner_reference, require_owned
 from rezone.resources.zone import DistributionZone
+from rezone.wire.messages import NodeId
 from rezone.wire.transport.identity import Identity, Role
 from rezone.wire.transport.tls import (
     AUTHORITY,
@@ -40,11 +43,22 @@ AUTHORITY_SECRET = "rezone-authority"  # noqa: S105 - the name of one
 LOOK_AGAIN = timedelta(minutes=1)
 _CERTIFICATES = "certificates"
 _TYPE = "kubernetes.io/tls"
-_ROLES = (Role.DATA_NODE, Role.TRANSFER)
+_AT_ONCE = 8
+_OWN = ("", "")
 
 
-def secret_name(zone: str, role: Role) -> str:
-    """Return the name of a zone's Secret for its data nodes or for its copy jobs."""
+class NodeNames(enum.StrEnum):
+    """Whether certificates say which data node they are of; `mixed` is on the way from or to."""
+
+    OWN = "own"
+    MIXED = "mixed"
+    SHARED = "shared"
+
+
+def secret_name(zone: str, role: Role, node: NodeId | None = None) -> str:
+    """Return the name of a zone's Secret for a data node, all of them, or its copy jobs."""
+    if node is not None:
+        return f"{zone}-{role}-{node}-tls"
     return f"{zone}-tls" if role is Role.DATA_NODE else f"{zone}-{role}-tls"
 
 
@@ -78,8 +92,8 @@ class Certificates(Protocol):
         """The operator's own."""
         ...
 
-    async def ensure(self, zone: DistributionZone) -> None:
-        """See to it that the zone's Secrets are there."""
+    async def ensure(self, zone: DistributionZone, nodes: Collection[NodeId]) -> None:
+        """See to it that the Secrets of the zone and its data nodes are there."""
         ...
 
 
@@ -89,9 +103,9 @@ class ProvidedCertificates:
     def __init__(self, source: TlsSource) -> None:
         self.source = source
 
-    async def ensure(self, zone: DistributionZone) -> None:
+    async def ensure(self, zone: DistributionZone, nodes: Collection[NodeId]) -> None:
         """Do nothing: pods wait for the Secrets they mount."""
-        del zone
+        del zone, nodes
 
 
 class IssuedCertificates:
@@ -103,15 +117,18 @@ class IssuedCertificates:
         namespace: str,
         *,
         secret: str = AUTHORITY_SECRET,
+        names: NodeNames = NodeNames.OWN,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._secret = secret
+        self._names = names
         self._clock = clock
         self._issuer: Issuer | None = None
         self._own: TlsFiles | None = None
-        self._look_at: dict[str, datetime] = {}
+        self._look_at: dict[tuple[str, str], datetime] = {}
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     @property
     def source(self) -> TlsSource:
@@ -135,20 +152,35 @@ class IssuedCertificates:
             self._take(found)
         return found is not None
 
-    async def ensure(self, zone: DistributionZone) -> None:
+    async def ensure(self, zone: DistributionZone, nodes: Collection[NodeId]) -> None:
         """Bring the zone's Secrets to the API server, and renew what is due.
 
         Raises ForeignObjectError when a Secret of that name is somebody else's.
         """
         now = self._clock()
-        if now >= self._look_at.get("", now):
+        if now >= self._look_at.get(_OWN, now):
             await self._load()
-        key = zone.metadata.uid
-        if now < self._look_at.get(key, now):
-            return
-        meta = zone.metadata
-        for role in _ROLES:
-            await self._ensure_secret(zone, Identity(role, meta.namespace, meta.name), now)
+        due = {(zone.metadata.uid, each.uri): each for each in self._identities(zone, nodes)}
+        due = {key: each for key, each in due.items() if now >= self._look_at.get(key, now)}
+        looks = (self._look(key, zone, each, now) for key, each in due.items())
+        for failed in await asyncio.gather(*looks, return_exceptions=True):
+            if failed is not None:
+                raise failed
+
+    def _identities(self, zone: DistributionZone, nodes: Collection[NodeId]) -> Iterator[Identity]:
+        """Yield who has a Secret."""
+        namespace, name = zone.metadata.namespace, zone.metadata.name
+        yield Identity(Role.TRANSFER, namespace, name)
+        if self._names is not NodeNames.OWN:
+            yield Identity(Role.DATA_NODE, namespace, name)
+        if self._names is not NodeNames.SHARED:
+            yield from (Identity(Role.DATA_NODE, namespace, name, node) for node in nodes)
+
+    async def _look(
+        self, key: tuple[str, str], zone: DistributionZone, identity: Identity, now: datetime
+    ) -> None:
+        async with self._at_once:
+            await self._ensure_secret(zone, identity, now)
         self._look_at[key] = now + LOOK_AGAIN
 
     def certify(self, identity: Identity, key: PublicKey, lifetime: timedelta) -> bytes:
@@ -176,7 +208,7 @@ class IssuedCertificates:
         if self._own is None or not issuer.accepts(self._own, own, now):
             self._own = issuer.issue(own, now)
         self._issuer = issuer
-        self._look_at[""] = now + LOOK_AGAIN
+        self._look_at[_OWN] = now + LOOK_AGAIN
 
     async def _create_authority(self, now: datetime) -> Manifest:
         authority = Authority.create(now)
@@ -203,7 +235,7 @@ class IssuedCertificates:
         self, zone: DistributionZone, identity: Identity, now: datetime
     ) -> None:
         issuer = self._ready_issuer()
-        name = secret_name(zone.metadata.name, identity.role)
+        name = secret_name(zone.metadata.name, identity.role, identity.node)
         found = await self._kube.find(Secret, zone.metadata.namespace, name)
         if found is not None:
             require_owned(found, zone)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rezone.domain.access.template_policy import TemplatePolicy
-from rezone.kube.certificates import secret_name
+from rezone.kube.certificates import NodeNames, secret_name
 from rezone.kube.errors import InvalidTemplateError
 from rezone.kube.kinds import Manifest
 from rezone.kube.names import (
@@ -37,6 +37,8 @@ TLS_PATH = "/etc/rezone/tls"
 _ANYWHERE = ({"name": "REZONE_NODE_PLAINTEXT_ANYWHERE", "value": "true"},)
 """Who has turned TLS off for an installation has said so."""
 
+_SHARED = ({"name": "REZONE_NODE_SHARED_NAMES_ACCEPTED", "value": "true"},)
+
 USER_ID = 65532  # "nonroot" of distroless images
 # A node that shall stop serves until others have taken its place: its own limit is a minute.
 GRACE_SECONDS = 90
@@ -54,6 +56,7 @@ class PodSettings:
     # A start replays the log's tail, which takes longer the more was written at once.
     startup_seconds_max: int = 600
     tls: bool = False
+    names: NodeNames = NodeNames.OWN
     template_policy: TemplatePolicy = POD_POLICY
     resources: Mapping[str, Any] = field(
         default_factory=lambda: {
@@ -282,7 +285,7 @@ def _template(zone: DistributionZone, node: NodeId, settings: PodSettings) -> Ma
             "volumes": [
                 _data_volume(zone, node),
                 {"name": "tmp", "emptyDir": {}},
-                *([_tls_volume(zone)] if settings.tls else ()),
+                *([_tls_volume(zone, node, settings)] if settings.tls else ()),
             ],
         },
     }
@@ -304,6 +307,7 @@ def _container(zone: DistributionZone, node: NodeId, settings: PodSettings) -> M
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             *([{"name": DIRECTORY_VARIABLE, "value": TLS_PATH}] if settings.tls else _ANYWHERE),
+            *(_SHARED if settings.tls and settings.names is not NodeNames.OWN else ()),
         ],
         "ports": [
             {"name": "flight", "containerPort": settings.port},
@@ -358,9 +362,10 @@ def _data_volume(zone: DistributionZone, node: NodeId) -> Manifest:
     return {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
 
 
-def _tls_volume(zone: DistributionZone) -> Manifest:
+def _tls_volume(zone: DistributionZone, node: NodeId, settings: PodSettings) -> Manifest:
     # The pod waits until the Secret is there. Files are read by the pod's group alone.
-    name = secret_name(zone.metadata.name, Role.DATA_NODE)
+    own = None if settings.names is NodeNames.SHARED else node
+    name = secret_name(zone.metadata.name, Role.DATA_NODE, own)
     return {"name": "tls", "secret": {"secretName": name, "defaultMode": 0o440}}
 
 

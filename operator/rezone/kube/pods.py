@@ -145,7 +145,7 @@ class PodStore:
         count = len(there.union(awaited, (node.id for node in nodes)))
         await self._ensure_shared(zone, count, degraded=degraded)
         if self._certificates is not None:
-            await self._certificates.ensure(zone)
+            await self._certificates.ensure(zone, there.union(node.id for node in nodes))
         pinned = zone.spec.data_nodes.node_selector is not None
         created = []
         for node in nodes:

@@ -22,7 +22,7 @@ from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.queue import KeyedQueue
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.assignment import announcements
-from rezone.kube.certificates import Certificates
+from rezone.kube.certificates import Certificates, NodeNames
 from rezone.kube.claims import ClaimStore
 from rezone.kube.client import Kube
 from rezone.kube.data_node import PodSettings
@@ -79,6 +79,7 @@ class Coordinator:
                 service_account=settings.data_node_service_account,
                 template_policy=settings.pod_policy(),
                 tls=certificates is not None,
+                names=NodeNames(settings.data_node_names),
             ),
             certificates=certificates,
         )

@@ -24,7 +24,12 @@ from rezone.controller.process.wakes import Wakes
 from rezone.controller.work.keys import ObjectKey, ZoneKey
 from rezone.controller.work.queue import KeyedQueue
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.kube.certificates import Certificates, IssuedCertificates, ProvidedCertificates
+from rezone.kube.certificates import (
+    Certificates,
+    IssuedCertificates,
+    NodeNames,
+    ProvidedCertificates,
+)
 from rezone.kube.client import Kube
 from rezone.kube.errors import KubeError
 from rezone.kube.kinds import Lease
@@ -47,7 +52,10 @@ def certificates_of(kube: Kube, settings: CoordinatorSettings) -> Certificates |
     """Return where certificates come from, None for plaintext."""
     if settings.tls == "issued":
         return IssuedCertificates(
-            kube, settings.lease_namespace, secret=settings.tls_authority_secret
+            kube,
+            settings.lease_namespace,
+            secret=settings.tls_authority_secret,
+            names=NodeNames(settings.data_node_names),
         )
     if settings.tls == "provided":
         own = tls_from_environment()

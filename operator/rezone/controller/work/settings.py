@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from rezone.domain.access.template_policy import POD_FIELDS, SPARK_FIELDS, TemplatePolicy
 from rezone.domain.machines.resharding_table import GRACE_SECONDS
-from rezone.kube.certificates import AUTHORITY_SECRET
+from rezone.kube.certificates import AUTHORITY_SECRET, NodeNames
 from rezone.kube.template import MERGE_KEYS
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -16,6 +16,7 @@ TLS_MODES = ("issued", "provided", "off")
 _ALLOWED = {
     "log_level": LOG_LEVELS,
     "tls": TLS_MODES,
+    "data_node_names": tuple(NodeNames),
     "client_login": ("on", "off"),
     "tracing": ("off", "otlp"),
 }
@@ -47,6 +48,7 @@ class CoordinatorSettings:
     spark_service_account: str = "default"
     tls: str = "off"
     tls_authority_secret: str = AUTHORITY_SECRET
+    data_node_names: str = NodeNames.OWN.value
     client_login: str = "on"
     tracing: str = "off"
     log_level: str = "info"

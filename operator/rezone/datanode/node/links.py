@@ -7,9 +7,10 @@ Concurrency: a lock guards the tables and is not held while a channel is asked f
 `Replica.linking` keeps two changes of one partition's stream apart.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rezone.datanode.commit.lease import Promise
 from rezone.datanode.replica.host import Host
@@ -22,6 +23,22 @@ from rezone.wire.errors import ConflictError, LimitExceededError, NotReadyError
 from rezone.wire.messages import NodeId, OpenConnection, PartitionId
 from rezone.wire.transport.channel import Channel
 from rezone.wire.transport.flight import NodeClient
+
+
+class RequireNode(Protocol):
+    """Who asks the certificate of a channel's other side which data node it is of."""
+
+    def __call__(self, node: NodeId, *, shared: bool) -> None:
+        """Raise ForbiddenError when it is not this one's."""
+        ...
+
+
+class Connect(Protocol):
+    """What makes a connection to another node by its address."""
+
+    def __call__(self, address: str, *, node: NodeId | None = None) -> NodeClient:
+        """Return the connection; with `node` the other side must be this one."""
+        ...
 
 
 class _Link(NamedTuple):
@@ -40,7 +57,7 @@ class Links:
         host: Host[Replica],
         find: Callable[[PartitionId], Source],
         *,
-        connect: Callable[[str], NodeClient] = NodeClient,
+        connect: Connect = NodeClient,
         unread: Unread,
     ) -> None:
         self._host = host
@@ -50,7 +67,8 @@ class Links:
         self._lock = threading.Lock()
         self._consumers: dict[NodeId, ConsumerChannel] = {}
         self._links: dict[PartitionId, _Link] = {}
-        self._producers: dict[str, ProducerChannel] = {}
+        # By node as well: the name of another's connection must end nothing.
+        self._producers: dict[tuple[NodeId, str], ProducerChannel] = {}
         self._warmed: set[NodeId] = set()
         self._closed = False
 
@@ -175,6 +193,7 @@ class Links:
     def _consumer(self, peer: NodeId) -> ConsumerChannel:
         host = self._host
         zone_uid = host.config.zone_uid
+        named = None if host.settings.shared_names_accepted else peer
         with self._lock:
             consumer = self._consumers.get(peer)
             if consumer is None:
@@ -187,7 +206,7 @@ class Links:
                     settings=host.settings,
                     clock=host.clock,
                     clock_bound=host.clock_bound,
-                    connect=self._connect,
+                    connect=functools.partial(self._connect, node=named),
                     unread=self._unread,
                 )
             closed = self._closed
@@ -196,11 +215,13 @@ class Links:
             consumer.close(0)
         return consumer
 
-    def serve(self, channel: Channel, peer: Peer) -> None:
+    def serve(self, channel: Channel, peer: Peer, require_node: RequireNode) -> None:
         """Serve a follower's node to the end of its channel.
 
-        A channel of the same name is closed first (DCP-01); LimitExceededError when there are
-        too many, ConflictError for another zone's, NotReadyError when this node is stopping.
+        A channel of the same node and name is closed first (DCP-01). All that comes by the channel
+        is said by the node that its first frame names, so that is asked for once. Raises
+        LimitExceededError when there are too many, ConflictError for another zone's, ForbiddenError
+        for a node that the other side is not, NotReadyError when this node is stopping.
         """
         host = self._host
         frame = channel.receive()
@@ -211,6 +232,8 @@ class Links:
             raise ConflictError("a replication channel begins with OpenConnection")
         if hello.zone_uid != host.config.zone_uid:
             raise ConflictError(f"this node is of zone {host.config.zone_uid}")
+        require_node(hello.node, shared=host.settings.shared_names_accepted)
+        key = hello.node, hello.name
         served = ProducerChannel(
             hello.name,
             hello.node,
@@ -226,13 +249,13 @@ class Links:
             if self._closed:
                 # It was opened before, and nobody else would ask the follower to hang up.
                 raise NotReadyError(f"node {host.node_id} is stopping")
-            old = self._producers.get(hello.name)
+            old = self._producers.get(key)
             if old is None and len(self._producers) >= limit:
                 raise LimitExceededError(
                     f"node {host.node_id} has {limit} replication connections, which is the limit",
                     limit=limit,
                 )
-            self._producers[hello.name] = served
+            self._producers[key] = served
         if old is not None:
             old.close("a connection of the same name has been opened")
         self._unread.watch(channel, peer, lambda: served.outbox.lent)
@@ -241,5 +264,5 @@ class Links:
         finally:
             self._unread.forget(channel)
             with self._lock:
-                if self._producers.get(hello.name) is served:
-                    del self._producers[hello.name]
+                if self._producers.get(key) is served:
+                    del self._producers[key]

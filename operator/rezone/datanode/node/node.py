@@ -28,7 +28,7 @@ from rezone.datanode.node.data import DataChannel
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.import_pulls import ImportPulls
 from rezone.datanode.node.known_zone import KnownZone
-from rezone.datanode.node.links import Links
+from rezone.datanode.node.links import Connect, Links, RequireNode
 from rezone.datanode.node.memory import NodeMemory, SnapshotSlots
 from rezone.datanode.node.node_threads import NodeThreads
 from rezone.datanode.node.reopening import Reopening
@@ -83,7 +83,7 @@ class DataNode:
         settings: NodeSettings | None = None,
         clock: Clock | None = None,
         store_config: StoreConfig | None = None,
-        connect: Callable[[str], NodeClient] = NodeClient,
+        connect: Connect = NodeClient,
     ) -> None:
         self.node_id = node_id
         self.settings = settings or NodeSettings()
@@ -485,11 +485,14 @@ class DataNode:
             with self._lock:
                 self._data_channels.discard(served)
 
-    def serve_replication(self, channel: Channel, peer: Peer) -> None:
-        """Serve a follower's node to the end of its channel (DCP-01)."""
+    def serve_replication(self, channel: Channel, peer: Peer, require_node: RequireNode) -> None:
+        """Serve a follower's node to the end of its channel (DCP-01).
+
+        Raises ForbiddenError when `require_node` does: it is not the node that it says.
+        """
         with self._lock:
             self._require_room()
-        self.links.serve(channel, peer)
+        self.links.serve(channel, peer, require_node)
 
     def _require_room(self) -> None:
         if self._stopping.is_set():

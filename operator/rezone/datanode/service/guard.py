@@ -7,9 +7,9 @@ from typing import Any
 
 from rezone.datanode.scheduling.mishaps import REFUSED
 from rezone.datanode.writing.owner import Owner
-from rezone.domain.access.roles import Act, act_of, refusal
+from rezone.domain.access.roles import Act, act_of, claim_refusal, refusal
 from rezone.wire.errors import ForbiddenError
-from rezone.wire.messages import Message
+from rezone.wire.messages import Message, NodeId
 from rezone.wire.transport.identity import Identity
 
 
@@ -32,9 +32,16 @@ class Guard:
 
     def require(self, act: Act) -> None:
         """Raise ForbiddenError when the caller may not do this."""
-        if self._here is None:
-            return
-        if reason := refusal(self._peer, act, self._here):
+        if self._here is not None:
+            self._refuse_for(refusal(self._peer, act, self._here))
+
+    def require_node(self, node: NodeId, *, shared: bool) -> None:
+        """Raise ForbiddenError when the caller is not the data node that it says it is."""
+        if self._here is not None:
+            self._refuse_for(claim_refusal(self._peer, node, shared=shared))
+
+    def _refuse_for(self, reason: str) -> None:
+        if reason:
             REFUSED.note(self._name, reason=reason)
             raise ForbiddenError(reason)
 

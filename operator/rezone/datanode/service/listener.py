@@ -53,7 +53,9 @@ class Listener:
             if files is self._files or self._closed.is_set():
                 return False
             if files is not None:
-                node_identity(files)  # before the old server ends: refused files change nothing
+                node_identity(
+                    files, self._node.node_id
+                )  # before the old server ends: refused files change nothing
             self._end(self._server)
             self._server = self._bind(files)
             self._files = files

@@ -40,6 +40,7 @@ from rezone.wire.messages import (
     Fence,
     IndexTicket,
     Message,
+    NodeId,
     ScanTicket,
     SelectTicket,
     SnapshotTicket,
@@ -77,7 +78,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         if files is None:
             super().__init__(f"grpc://{listen}")
         else:
-            self._here = node_identity(files)
+            self._here = node_identity(files, node.node_id)
             super().__init__(
                 f"grpc+tls://{listen}",
                 tls_certificates=[(files.certificate, files.key)],
@@ -223,7 +224,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             self._node.serve_data(channel, guard.check, peer)
         elif kind == "replication":
             guard.require(Act.REPLICATE)
-            self._node.serve_replication(channel, peer)
+            self._node.serve_replication(channel, peer, guard.require_node)
         else:
             raise RezoneError(f"{kind!r} is no kind of channel")
 
@@ -282,11 +283,16 @@ class _TimedStream:
         self._unread.forget(self.given)
 
 
-def node_identity(files: TlsFiles) -> Identity:
-    """Return the zone whose data node the files are of; TlsFilesError when of none."""
+def node_identity(files: TlsFiles, node: NodeId) -> Identity:
+    """Return a data node's identity by its files; TlsFilesError when they are not of it.
+
+    Files that do not say which data node they are of are good for each.
+    """
     found = files.identity
     if found is None or found.role is not Role.DATA_NODE:
         raise TlsFilesError(f"{files.name or 'nobody'} is no name of a data node")
+    if found.node not in (None, node):
+        raise TlsFilesError(f"{files.name} is not the name of data node {node}")
     if files.fault:
         raise TlsFilesError(f"the certificate of {files.name} cannot be used: {files.fault}")
     constrained(files)

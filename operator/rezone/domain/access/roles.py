@@ -65,6 +65,23 @@ def act_of(request: type[messages.Message]) -> Act:
     return _ACTS.get(request, Act.CONTROL)
 
 
+def claim_refusal(peer: Identity | None, node: int, *, shared: bool) -> str:
+    """Return why a peer may not say that it is this data node; empty when it may.
+
+    `shared`: names that do not say which data node it is are taken for any.
+    """
+    if peer is None or peer.role is not Role.DATA_NODE:
+        return f"{peer.uri if peer else 'nobody of Rezone'} is no data node"
+    if peer.node is None and not shared:
+        return (
+            f"{peer.uri} says that it is data node {node}, and its certificate does not: "
+            "it must have a name of its own"
+        )
+    if peer.node is not None and peer.node != node:
+        return f"{peer.uri} says that it is data node {node}"
+    return ""
+
+
 def refusal(peer: Identity | None, act: Act, here: Identity) -> str:
     """Return why `peer` may not do this at the data node `here`; empty when it may."""
     if peer is None:

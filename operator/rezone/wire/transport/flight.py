@@ -10,8 +10,9 @@ from pyarrow import flight
 
 from rezone.wire import messages
 from rezone.wire.errors import ErrorInfo, NotReadyError, RezoneError, error_from
-from rezone.wire.messages import Heartbeat, Message
+from rezone.wire.messages import Heartbeat, Message, NodeId
 from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.transport.identity import node_host
 from rezone.wire.transport.tls import TlsFiles, TlsSource, explained, utc_now
 
 Reply = TypeVar("Reply", bound=Message)
@@ -65,7 +66,8 @@ class NodeClient:
 
     `address` is "host:port". Thread-safe. Errors arrive as RezoneError; an unreachable node as
     NotReadyError with the detail `unreachable`. With `tls` both sides show certificates, and the
-    node's must have `server_name`, by default that of the zone in the caller's own certificate.
+    node's must have `server_name`, by default that of the zone in the caller's own certificate, or
+    with `node` the name of this very data node.
     New files are used from the next call on; channels that are open stay as they are. After a call
     that was not answered in time the next one is made on a new connection.
     """
@@ -76,10 +78,12 @@ class NodeClient:
         tls: TlsSource | None = None,
         *,
         server_name: str = "",
+        node: NodeId | None = None,
     ) -> None:
         self.address = address
         self._tls = tls
         self._server_name = server_name
+        self._node = node
         self._connecting = threading.Lock()
         self._files = tls.current() if tls is not None else None
         self._client: Any | None = self._connect(self._files)
@@ -89,13 +93,16 @@ class NodeClient:
         if files is None:
             return flight.connect(f"grpc://{self.address}", generic_options=_OPTIONS)
         own = files.identity
+        name = self._server_name or (own.server_name if own else "")
+        if name and self._node is not None:
+            name = node_host(self._node, name)
         return flight.connect(
             f"grpc+tls://{self.address}",
             generic_options=_OPTIONS,
             tls_root_certs=files.authority,
             cert_chain=files.certificate,
             private_key=files.key,
-            override_hostname=self._server_name or (own.server_name if own else "") or None,
+            override_hostname=name or None,
         )
 
     def _flight(self) -> Any:
