@@ -28,6 +28,7 @@ from rezone.datanode.service.listener import Listener
 from rezone.datanode.service.server import node_identity
 from rezone.datanode.service.stop_signals import StopSignals
 from rezone.datanode.settings import NodeSettings
+from rezone.storage.copies.trial import try_files
 from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.transport.callers import raise_limit
@@ -166,15 +167,18 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     checkpoints = CheckpointLimits(bytes_min=given.file_snapshot_bytes_min)
     lag_ms = given.replica_lag_ms_max
+    settings = NodeSettings.from_environment(
+        **({} if lag_ms is None else {"replica_lag_ms_max": lag_ms})
+    )
     return run(
         given.node_id,
         given.data_dir,
         given.listen,
         given.health_port,
-        settings=NodeSettings.from_environment(
-            **({} if lag_ms is None else {"replica_lag_ms_max": lag_ms})
+        settings=settings,
+        store_config=StoreConfig(
+            checkpoints=checkpoints, try_files=try_files if settings.files_tried else None
         ),
-        store_config=StoreConfig(checkpoints=checkpoints),
         ready_file=given.ready_file,
     )
 

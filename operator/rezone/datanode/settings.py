@@ -117,6 +117,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     coordinator_silent_ms_max: int = 3_000
     plaintext_anywhere: bool = False
     shared_names_accepted: bool = False
+    files_tried: bool = True
 
     def __post_init__(self) -> None:
         """Refuse numbers that no time, size or share can be."""

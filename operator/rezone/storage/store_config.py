@@ -54,6 +54,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     time; it is shut down with the copy.
     `condition` makes what guards the applied state, by which appliers and readers of snapshots wait
     for each other; its lock may be taken again by the thread that holds it.
+    `try_files` reads the files of a copy, so many bytes in a directory, before they are opened
+    here, and raises CorruptionError for such as must not be; None opens them untried.
     `sync_times` notes how long the syncs of log and facts take, of all of a node's partitions.
     `clock` (monotonic), `new_id`, `beside`, `condition` and `open_engine` are injected so that
     tests decide about time, ids, order and what a disk keeps.
@@ -80,6 +82,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     table: TableSchema = TableSchema()
     sync_times: SyncTimes = msgspec.field(default_factory=SyncTimes)
     clock: Callable[[], float] = time.monotonic
+    try_files: Callable[[Path, int], int] | None = None
     new_id: Callable[[], str] = _new_id
     beside: Callable[[], Executor] = _one_thread
     condition: Callable[[], threading.Condition] = _condition

@@ -218,6 +218,7 @@ class Incoming:
 
     def finish_files(self, loader: object, copy: CopyMeta) -> None:
         """Open the files as the partition's engine; CorruptionError starts the copy over."""
+        self._try_files(loader, copy)
         with self._applier.mutex:
             self.check(loader)
             sync_directory(self._directory)
@@ -244,6 +245,20 @@ class Incoming:
             self._store.forget_damaged()
             old.close()
             shutil.rmtree(self._directory / old_directory, ignore_errors=True)
+
+    def _try_files(self, loader: object, copy: CopyMeta) -> None:
+        """Have another process open the files first, outside of the lock: it reads all of them."""
+        if self._config.try_files is None:
+            return
+        directory = self._directory / copy.directory
+        size = sum(path.stat().st_size for path in directory.iterdir())
+        try:
+            self._config.try_files(directory, size)
+        except CorruptionError:
+            with self._applier.mutex:
+                self.check(loader)
+                self._store.reset()
+            raise
 
     def _open(self, copy: CopyMeta) -> tuple[Engine, AppliedState]:
         engine = self._store.open_engine_in(self._directory / copy.directory)
