@@ -157,6 +157,12 @@ class KnownZone:
         """The highest epoch of a coordinator that has called; 0 before the first."""
         return self._state.coordinator_epoch if self._state is not None else 0
 
+    def configured_number(self, coordinator_epoch: int) -> int:
+        """Return the number of the newest configuration of a coordinator; 0 of another one."""
+        known = self._state
+        same = known is not None and known.configured_by == coordinator_epoch
+        return known.configured_number if known is not None and same else 0
+
     # --- changes ---------------------------------------------------------------------------------
 
     def check_fence(self, fence: Fence) -> None:
