@@ -39,7 +39,7 @@ from harness.zone import percentile
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
-from rezone.controller.nodes.heard import Heard, request_after, with_answer
+from rezone.controller.nodes.node_state import NodeState, request_after, with_answer
 from rezone.wire.copying.copy import Relay, copy_partition
 from rezone.wire.copying.sink import FlightSink
 from rezone.wire.messages import (
@@ -136,11 +136,11 @@ def pulled(c: Coordinator) -> float:
     """Copy node to node; return the seconds."""
     begun = time.monotonic()
     c.call(1, PullSnapshot(fence=c.fence(), partition=P, source=c.nodes[0].address))
-    heard: Heard | None = None
+    node_state: NodeState | None = None
     while True:
-        answer = c.call(1, request_after(heard, timeout_ms=1000), NodeReport)
-        heard = with_answer(heard, answer)
-        copy = heard.replicas[P].copy
+        answer = c.call(1, request_after(node_state, timeout_ms=1000), NodeReport)
+        node_state = with_answer(node_state, answer)
+        copy = node_state.replicas[P].copy
         if copy is not None and (copy.done or copy.error):
             assert not copy.error, copy.error
             return time.monotonic() - begun

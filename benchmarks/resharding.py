@@ -5,8 +5,8 @@
 Nodes are processes of their own, each partition is on three of them. First how fast rows of about
 150 bytes come to the new partitions, beside how fast the same rows were written by a client before:
 both go through the log to every replica. Then what the writers keep of their writes per second
-while partitions are filled, and while they follow the old ones. Then the cut-overs, one after the
-other: the longest time between two answers around each, pause included, as for a leader's move.
+while partitions are backfilled, and while they follow the old ones. Then the cut-overs, one after
+the other: the longest time between two answers around each, pause included, as for a leader's move.
 Then a new zone that was made with as many partitions as this one has now, with the same writers: a
 write of several rows goes to more partitions than before, whichever way there came to be so many.
 On an otherwise idle machine, or the figures are noise.
@@ -25,7 +25,7 @@ from resharding_kit import ask_to_seal, parts_of, reshard
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire import layouts
 from rezone.wire.errors import NotEnoughReplicasError, NotReadyError
-from rezone.wire.messages import ImportProgress, SealState
+from rezone.wire.messages import ReshardProgress, SealState
 
 _ROW_BYTES = 150
 _AROUND_SECONDS = 0.05
@@ -33,21 +33,21 @@ _WINDOW_SECONDS = 2.0
 _ASK_AGAIN_SECONDS = 0.002
 
 
-def imports(zone: Zone, new: layouts.Layout) -> list[ImportProgress]:
-    """Return how far each import is; of those that nobody tells of, nothing."""
+def reshard_progress(zone: Zone, new: layouts.Layout) -> list[ReshardProgress]:
+    """Return how far each reshard stream is; of those that nobody tells of, nothing."""
     found = []
     for partition in new.ids:
         leader = zone.coordinator.records[partition].leader
         report = zone.replica(leader, partition)
-        found += list(report.imports) if report is not None else []
+        found += list(report.reshard_progress) if report is not None else []
     return found
 
 
-def filled(zone: Zone, new: layouts.Layout) -> bool:
-    """Whether all parts are filled and follow."""
-    found = imports(zone, new)
+def backfilled(zone: Zone, new: layouts.Layout) -> bool:
+    """Whether all parts are backfilled and follow."""
+    found = reshard_progress(zone, new)
     return len(found) == len(parts_of(zone.coordinator)) and all(
-        each.filled and each.lag_rows == 0 for each in found
+        each.backfilled and each.lag_rows == 0 for each in found
     )
 
 
@@ -100,7 +100,7 @@ def made_so(given: argparse.Namespace) -> float:
 
 
 def main() -> None:
-    """Load, fill, follow, cut over; print a line for each."""
+    """Load, backfill, follow, cut over; print a line for each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -121,7 +121,7 @@ def main() -> None:
             alone = window(made)
             begun = time.monotonic()
             new = reshard(zone.coordinator, given.more)
-            zone.wait("all parts are filled", lambda: filled(zone, new))
+            zone.wait("all parts are backfilled", lambda: backfilled(zone, new))
             ended = time.monotonic()
             during, following = rate(made, begun, ended), window(made)
             spaces = [
@@ -131,7 +131,7 @@ def main() -> None:
             after = window(made)
     speed = given.mb / (ended - begun)
     print(f"{given.partitions} partitions of {given.mb} MB to {given.more}, 3 replicas")
-    print(f"written by a client {loaded:6.1f} MB/s, filled {speed:6.1f}: {speed / loaded:.2f}")
+    print(f"written by a client {loaded:6.1f} MB/s, backfilled {speed:6.1f}: {speed / loaded:.2f}")
     rates = (during, following, after, made_so(given))
     kept = (f"{each:.0f} ({each / alone:.0%})" for each in rates)
     print(

@@ -28,8 +28,8 @@ import msgspec
 import structlog
 
 from rezone.controller.coordination.coordinator import Coordinator
-from rezone.controller.nodes.heard import news_of, with_answer
 from rezone.controller.nodes.monitor import WatchedNode
+from rezone.controller.nodes.node_state import delta_of, with_answer
 from rezone.controller.reconcile.task import TaskReconciler
 from rezone.controller.reconcile.zone import ZoneReconciler
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
@@ -277,7 +277,7 @@ async def measure(given: argparse.Namespace) -> None:
     for n, report in enumerate(reports):
         address = f"10.0.{n // 250}.{n % 250}:7400"
         client: Any = SilentClient()
-        watched = WatchedNode(n, address, client, heard=with_answer(None, report))
+        watched = WatchedNode(n, address, client, node_state=with_answer(None, report))
         runtime.monitor._nodes[n] = watched  # noqa: SLF001 - there is no process to poll
     passes = ZoneReconciler(coordinator)
     key = ObjectKey(Kind.ZONE, NAMESPACE, "large")
@@ -315,7 +315,7 @@ async def take_news(reports: Sequence[NodeReport], encoded: Sequence[bytes]) -> 
     for old, text in zip(reports, encoded, strict=True):
         new = decode(text)
         assert isinstance(new, NodeReport)
-        news_of(with_answer(None, old), with_answer(None, new))
+        delta_of(with_answer(None, old), with_answer(None, new))
 
 
 def require_whole_pass(api: StoredApi) -> None:

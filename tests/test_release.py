@@ -150,7 +150,7 @@ def assert_wheel(wheel: Path, place: Path) -> None:
     assert not [m for m in modules if m.as_posix().startswith(tuple(left_out))]
     names = {part.removesuffix(".py").replace("/", ".") for part in left_out}
     for module in modules:
-        wanted = imports_of(place / module) & names
+        wanted = reshards_of(place / module) & names
         assert not wanted, f"{module} needs {wanted}, which the wheel has not"
     shown = installed(place, "--help")
     assert re.search(r"^  operator ", shown.stdout, re.MULTILINE), shown.stderr
@@ -166,7 +166,7 @@ def excluded() -> list[str]:
     return found
 
 
-def imports_of(path: Path) -> set[str]:
+def reshards_of(path: Path) -> set[str]:
     """Return the modules that a file imports, with the packages that they are in."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from replica_cluster import Coordinator, ProcessNode, cluster
 
 from rezone.client import TableClient
-from rezone.controller.nodes.heard import Heard, request_after, with_answer
+from rezone.controller.nodes.node_state import NodeState, request_after, with_answer
 from rezone.wire.codec import rows
 from rezone.wire.codec.keyspace import partitions_of
 from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
@@ -64,7 +64,7 @@ class Zone:
     def __init__(self, coordinator: Coordinator) -> None:
         self.coordinator = coordinator
         self.partitions = coordinator.config.partitions
-        self.reports: dict[int, Heard] = {}
+        self.reports: dict[int, NodeState] = {}
         self._news = threading.Condition()
         self._stop = threading.Event()
         self._pollers = [
@@ -76,13 +76,13 @@ class Zone:
 
     def _poll(self, node: int) -> None:
         client = NodeClient(self.coordinator.nodes[node].address)
-        heard: Heard | None = None
+        node_state: NodeState | None = None
         while not self._stop.is_set():
             with contextlib.suppress(RezoneError):
-                answer = client.call(request_after(heard, _POLL_MS), NodeReport)
-                heard = with_answer(heard, answer)
+                answer = client.call(request_after(node_state, _POLL_MS), NodeReport)
+                node_state = with_answer(node_state, answer)
                 with self._news:
-                    self.reports[node] = heard
+                    self.reports[node] = node_state
                     self._news.notify_all()
         client.close()
 

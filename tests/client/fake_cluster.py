@@ -437,7 +437,7 @@ class FakeCluster:
         self._refuse_follower(node, request.partition, hint=fault is not Fault.NO_HINT)
         if isinstance(request, ReadRequest):
             return self._read(request, keys.to_pylist())
-        for sent in request.sent_as:
+        for sent in request.original_ids:
             name = (request.producer_id, sent.partition, request.producer_epoch, sent.sequence)
             assert self.digests.get(name, sent.digest) == sent.digest, "other rows under a name"
         answer = self._write(request, keys.to_pylist(), batch), b""
@@ -461,7 +461,7 @@ class FakeCluster:
         assert request.sequence <= taken + 1, "a gap in the sequence"
         repeats = [
             before
-            for sent in request.sent_as
+            for sent in request.original_ids
             if (before := state.producers.get((request.producer_id, sent.partition)))
             and before[:2] >= (epoch, sent.sequence)
         ]

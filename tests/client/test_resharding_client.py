@@ -117,8 +117,8 @@ def test_a_write_whose_answer_was_lost_at_the_seal_does_not_undo_anothers(
             assert isinstance(request, WriteRequest)
             if request.partition in cluster.sealed or request.partition not in cluster.partitions:
                 return Fault.NONE
-            if len(request.sent_as) < seals:
-                if request.sent_as:
+            if len(request.original_ids) < seals:
+                if request.original_ids:
                     cluster.go_over()
                     cluster.begin_resharding(5)
                 return Fault.SEAL_AFTER

@@ -81,7 +81,7 @@ class Model:
         digest = digest_of(body, delete=request.delete)
         known = self.known.setdefault(request.partition, {})
         names = [(request.partition, request.sequence, digest)]
-        names += [(sent.partition, sent.sequence, sent.digest) for sent in request.sent_as]
+        names += [(sent.partition, sent.sequence, sent.digest) for sent in request.original_ids]
         for sent_to, sequence, of_rows in names:
             last, last_digest = known.get(sent_to, (0, b""))
             if last > sequence:

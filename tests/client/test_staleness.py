@@ -21,7 +21,7 @@ SLOW_SECONDS = 28.0
 SETTINGS = ClientSettings(
     timeout_seconds=100,
     attempt_timeout_seconds=1000,
-    doubt_after_seconds=1000,
+    suspect_after_seconds=1000,
     backoff_first_seconds=0.0005,
     backoff_max_seconds=0.005,
 )

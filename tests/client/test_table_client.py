@@ -14,8 +14,8 @@ from fake_cluster import FakeCluster, FakeNode, Fault
 
 from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
 from rezone.client.connections.connection import Connection
-from rezone.client.requests.doubts import Doubts
 from rezone.client.requests.request import Outcome, Request
+from rezone.client.requests.suspects import Suspects
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.codec.schema import Column, ColumnType, RowLimits, TableSchema
 from rezone.wire.errors import (
@@ -251,7 +251,7 @@ def test_a_dead_node_is_left_for_the_new_leader(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_silent_leader_is_left_before_its_attempt_ends(seed: int) -> None:
     """A frozen machine refuses nothing: writes would stand still until each attempt is given up."""
-    settings = dataclasses.replace(PATIENT, routes_timeout_seconds=60, doubt_after_seconds=0.05)
+    settings = dataclasses.replace(PATIENT, routes_timeout_seconds=60, suspect_after_seconds=0.05)
     asked = threading.Event()
 
     def faults(node: FakeNode, _request: Message) -> Fault:
@@ -275,25 +275,25 @@ def test_a_silent_leader_is_left_before_its_attempt_ends(seed: int) -> None:
             cluster.thawed.set()
 
 
-def test_who_answers_others_is_not_doubted() -> None:
+def test_who_answers_others_is_not_suspected() -> None:
     """A client of a busy node would ask for routes all the time."""
-    doubts = Doubts(1.0)
+    suspects = Suspects(1.0)
     node = SimpleNamespace(address="a:1", received=3)
     request = Request(partition=7, message=lambda _: None, body=b"", done=lambda _: None)  # type: ignore[arg-type, return-value]
     request.connection, request.frames_seen = cast("Connection", node), 3
-    doubts.look([request], 0.9)
-    assert not doubts
+    suspects.look([request], 0.9)
+    assert not suspects
     node.received = 4
     for now in (1.5, 2.4):
-        doubts.look([request], now)
-        assert not doubts, now
-    doubts.look([request], 2.5)
-    assert doubts.take() == (7,)
-    doubts.look([request], 3.4)
-    assert not doubts, "asked a moment ago"
-    doubts.look([request], 3.5)
-    assert doubts.take() == (7,)
-    assert doubts.silent_last(["a:1", "b:1", "c:1"]) == ["b:1", "c:1", "a:1"]
+        suspects.look([request], now)
+        assert not suspects, now
+    suspects.look([request], 2.5)
+    assert suspects.take() == (7,)
+    suspects.look([request], 3.4)
+    assert not suspects, "asked a moment ago"
+    suspects.look([request], 3.5)
+    assert suspects.take() == (7,)
+    assert suspects.silent_last(["a:1", "b:1", "c:1"]) == ["b:1", "c:1", "a:1"]
 
 
 def test_refused_rows_end_the_call_and_leave_no_gap(cluster: FakeCluster) -> None:

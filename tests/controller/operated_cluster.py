@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from rezone.client import TableClient
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
-from rezone.controller.nodes.heard import request_after, with_answer
+from rezone.controller.nodes.node_state import request_after, with_answer
 from rezone.local.agent.records import load_record
 from rezone.local.api import Json, KubeApi
 from rezone.wire.codec.rows import arrow_schema_of

@@ -12,10 +12,10 @@ import pytest
 
 from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.coordination.zone_config import zone_config
-from rezone.controller.nodes.heard import Heard
 from rezone.controller.nodes.monitor import NodeMonitor, WatchedNode
-from rezone.controller.nodes.news import News
+from rezone.controller.nodes.node_state import NodeState
 from rezone.controller.nodes.notify import Notifier
+from rezone.controller.nodes.report_delta import ReportDelta
 from rezone.controller.observing.observe import build_view
 from rezone.controller.observing.passes import ZonePass
 from rezone.controller.reconcile.plans import make_plan
@@ -44,7 +44,7 @@ from rezone.wire.messages import (
 )
 
 FENCE, PEERS = Fence(coordinator_epoch=1), {0: "10.0.0.0:1"}
-HEARD = Heard(
+HEARD = NodeState(
     process_id="p", zone_uid="u", version=1, coordinator_epoch=0, leaving=False, replicas={}
 )
 ZONE = DistributionZone.parse(
@@ -118,7 +118,7 @@ def node() -> Node:
 def notifier(executor: ThreadPoolExecutor, node: Node) -> Notifier:
     """Give what tells the node."""
     client: Any = node
-    watched = {0: WatchedNode(0, PEERS[0], client, heard=HEARD)}
+    watched = {0: WatchedNode(0, PEERS[0], client, node_state=HEARD)}
     monitor: Any = SimpleNamespace(nodes=lambda: watched)
     return Notifier(executor, monitor, 5.0)
 
@@ -238,7 +238,7 @@ async def runtime(executor: ThreadPoolExecutor) -> AsyncIterator[ZoneRuntime]:
         1,
         executor=executor,
         settings=CoordinatorSettings(),
-        monitor=NodeMonitor(executor, lambda _news: None, zone_uid="u", timeout_seconds=1.0),
+        monitor=NodeMonitor(executor, lambda _delta: None, zone_uid="u", timeout_seconds=1.0),
     )
     assert made.has_met_data_nodes()
     yield made
@@ -285,11 +285,11 @@ def says(partition: PartitionId, partition_epoch: int) -> Any:
         leader_epoch=1,
         partition_epoch=partition_epoch,
     )
-    return SimpleNamespace(heard=SimpleNamespace(replicas={partition: report}))
+    return SimpleNamespace(node_state=SimpleNamespace(replicas={partition: report}))
 
 
 @pytest.mark.parametrize(
-    ("report", "doubted"),
+    ("report", "invalidated"),
     [(says(id_of(3, 1), 2), True), (says(id_of(3, 1), 1), False), (says(id_of(0, 1), 9), False)],
     ids=["newer", "the-same", "of-no-layout"],
 )
@@ -298,15 +298,15 @@ async def test_reports_are_held_against_the_record_of_their_id(
     table: Any,
     monkeypatch: pytest.MonkeyPatch,
     report: Any,
-    doubted: bool,
+    invalidated: bool,
 ) -> None:
     """An outdated table would be believed; or be read again in each pass for what is over."""
     table.table = BOTH
     await runtime.routes(table)
     monkeypatch.setattr(runtime.monitor, "nodes", lambda: {0: report})
-    runtime.doubt_routes()
+    runtime.invalidate_routes()
     table.table = NEW
-    assert await runtime.routes(table) == (NEW if doubted else BOTH)
+    assert await runtime.routes(table) == (NEW if invalidated else BOTH)
 
 
 @pytest.mark.parametrize("wanted", [2, 8])
@@ -335,6 +335,6 @@ async def test_a_plan_is_made_for_the_partitions_that_there_are(
 
 def test_news_of_either_layout_wake_who_waits_for_an_index() -> None:
     """A migration would wait for its deadline after its partition has moved to the next layout."""
-    news = News(frozenset({id_of(3, 7)}))
-    assert news.changes(7)
-    assert not news.changes(8)
+    delta = ReportDelta(frozenset({id_of(3, 7)}))
+    assert delta.changes(7)
+    assert not delta.changes(8)

@@ -180,15 +180,15 @@ def test_how_far_re_shardings_are_is_told_until_they_end(
     """Nobody could be alerted that rows cannot be imported, or see how long it still takes."""
     assert value(registry, "reshard_ranges", phase="Broken") == 0, "an alert needs a value"
     parts = (
-        PartView(overlap=Overlap(0, 1, 0, 16384), filled=True, verified=True, sealed=True),
-        PartView(overlap=Overlap(1, 2, 1, 16384), filled=True, verified=True),
-        PartView(overlap=Overlap(2, 3, 1, 16384), filled=True),
+        PartView(overlap=Overlap(0, 1, 0, 16384), backfilled=True, verified=True, sealed=True),
+        PartView(overlap=Overlap(1, 2, 1, 16384), backfilled=True, verified=True),
+        PartView(overlap=Overlap(2, 3, 1, 16384), backfilled=True),
         PartView(overlap=Overlap(3, 4, 2, 16384)),
-        PartView(overlap=Overlap(4, 5, 3, 16384), filled=True, broken=True),
-        PartView(overlap=Overlap(5, 6, 3, 16384), filled=True, verified=True, differs=True),
+        PartView(overlap=Overlap(4, 5, 3, 16384), backfilled=True, broken=True),
+        PartView(overlap=Overlap(5, 6, 3, 16384), backfilled=True, verified=True, differs=True),
     )
     metrics.note_resharding(TASK, _resharding(parts, sources=4))
-    counts = {"Serving": 1, "Verified": 1, "Following": 1, "Filling": 1, "Broken": 2}
+    counts = {"Serving": 1, "Verified": 1, "Following": 1, "Backfilling": 1, "Broken": 2}
     for phase, count in counts.items():
         assert value(registry, "reshard_ranges", phase=phase) == count
     assert value(registry, "reshard_partitions", state="CutOver") == 1

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from pyarrow import flight
 
-from rezone.controller.nodes.heard import Heard
 from rezone.controller.nodes.monitor import (
     POLL_MS,
     NodeMonitor,
@@ -25,6 +24,7 @@ from rezone.controller.nodes.monitor import (
     utc_now,
 )
 from rezone.controller.nodes.monitors import WAITING_PAUSE_SECONDS
+from rezone.controller.nodes.node_state import NodeState
 from rezone.controller.nodes.notify import PARTITIONS_PER_CALL, Notifier
 from rezone.controller.nodes.verify import (
     DIFFERENCES_MAX,
@@ -188,7 +188,7 @@ async def test_monitor_hears_of_a_restart(node: Node, monitor: NodeMonitor, news
     node.change(process_id="second")
     watched = monitor.get(0)
     assert watched is not None
-    await news.until(lambda: watched.heard and watched.heard.process_id == "second")
+    await news.until(lambda: watched.node_state and watched.node_state.process_id == "second")
 
 
 async def test_silence_lasts_from_the_last_answer_to_the_next(
@@ -446,7 +446,7 @@ async def test_restarted_process_gets_everything_again(
     node.change(process_id="second")
     watched = monitor.get(0)
     assert watched is not None
-    await news.until(lambda: watched.heard and watched.heard.process_id == "second")
+    await news.until(lambda: watched.node_state and watched.node_state.process_id == "second")
     assert await notifier.notify(CONFIG, PEERS, table(), FENCE)
     assert isinstance(node.calls[0], ConfigureNode)
     assert partitions_in(node.take(NotifyLeaderAndIsr)) == [0, 1, 2, 3]
@@ -493,7 +493,7 @@ def digest(*digests: str, offset: int = 10) -> DigestReply:
     return DigestReply(digests=digests, rows=(1,) * len(digests), as_of=77, applied_offset=offset)
 
 
-def said(uncompared: str) -> Heard:
+def said(uncompared: str) -> NodeState:
     """Return what data node 1 has said of its copy of partition 5."""
     copy = ReplicaReport(
         partition=5,
@@ -503,7 +503,7 @@ def said(uncompared: str) -> Heard:
         partition_epoch=1,
         uncompared=uncompared,
     )
-    return Heard(
+    return NodeState(
         process_id="p",
         zone_uid="u",
         version=1,
@@ -555,14 +555,14 @@ async def test_an_equal_copy_is_told_so_and_counts_when_its_report_says_so(
     source, target, there, here = pair
     copy = msgspec.structs.replace(digest("a"), uncompared="s-1")
     there.digests, here.digests = [digest("a")] * 2, [copy] * 2
-    target.heard = said("s-1")
+    target.node_state = said("s-1")
     monkeypatch.setattr("rezone.controller.nodes.verify.TOLD_SECONDS", 0.0)
     with pytest.raises(NotComparedError, match="has not said yet"):
         await verify_copy(executor, 5, source, target, fence=FENCE)
     (told,) = here.take(NoteCompared)
     assert (told.partition, told.uncompared, told.fence) == (5, "s-1", FENCE)
     assert target.called == {1}, "its epoch there would be taken for another coordinator's"
-    target.heard = said("")
+    target.node_state = said("")
     monkeypatch.undo()
     await verify_copy(executor, 5, source, target, fence=FENCE)
     assert here.take(NoteCompared) == [told]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rezone.controller.nodes import notify
-from rezone.controller.nodes.heard import Heard
 from rezone.controller.nodes.monitor import WatchedNode
+from rezone.controller.nodes.node_state import NodeState
 from rezone.controller.nodes.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
@@ -32,7 +32,7 @@ from rezone.wire.messages import (
 )
 
 NODES = 3 * NODES_AT_ONCE
-HEARD = Heard(
+HEARD = NodeState(
     process_id="p", zone_uid="u", version=1, coordinator_epoch=0, leaving=False, replicas={}
 )
 
@@ -80,7 +80,7 @@ async def test_all_nodes_are_told_by_few_threads_and_each_record_is_encoded_once
 
     monkeypatch.setattr(notify, "encode", counted)
     network: Any = Network()
-    watched = {n: WatchedNode(n, f"10.0.0.{n}:1", network, heard=HEARD) for n in range(NODES)}
+    watched = {n: WatchedNode(n, f"10.0.0.{n}:1", network, node_state=HEARD) for n in range(NODES)}
     monitor: Any = SimpleNamespace(nodes=lambda: watched)
     table = RouteRecords([routes.initial((0, 1, 2), 1)] * (PARTITIONS_PER_CALL + 1))
     config = ZoneConfig(zone="z", zone_uid="u", partitions=len(table))
@@ -121,7 +121,7 @@ class OneNode:
 def alone(executor: ThreadPoolExecutor) -> tuple[OneNode, WatchedNode, Notifier]:
     """Return a node, what is heard of it, and who tells it: nobody else is there."""
     node: Any = OneNode()
-    watched = WatchedNode(0, "10.0.0.0:1", node, heard=HEARD)
+    watched = WatchedNode(0, "10.0.0.0:1", node, node_state=HEARD)
     monitor: Any = SimpleNamespace(nodes=lambda: {0: watched})
     return node, watched, Notifier(executor, monitor, 5.0)
 
@@ -139,8 +139,8 @@ async def test_a_node_is_told_what_it_has_not_confirmed_and_everything_after_a_r
 
     async def told(*records: LeaderAndIsr, epoch: int = 1) -> list[str | list[int]]:
         fence = Fence(coordinator_epoch=epoch)
-        heard = await notifier.notify(config, {}, RouteRecords(records), fence)
-        assert heard == (node.refuses is None)
+        node_state = await notifier.notify(config, {}, RouteRecords(records), fence)
+        assert node_state == (node.refuses is None)
         found: list[str | list[int]] = node.told()
         return found
 
@@ -151,7 +151,7 @@ async def test_a_node_is_told_what_it_has_not_confirmed_and_everything_after_a_r
     assert await told(first, second) == [[0]]
     node.refuses = None
     assert await told(first, second) == ["ConfigureNode", [0, 1]], "what it has is not known"
-    watched.heard = dataclasses.replace(HEARD, process_id="another")
+    watched.node_state = dataclasses.replace(HEARD, process_id="another")
     assert await told(first, second) == ["ConfigureNode", [0, 1]]
     assert await told(first, second, epoch=2) == ["ConfigureNode"], "it has persisted the records"
 
@@ -167,7 +167,8 @@ async def test_nodes_without_a_replica_are_told_all_records_too(
     nodes = {n: OneNode() for n in range(4)}
     connections: dict[int, Any] = dict(nodes)
     watched = {
-        n: WatchedNode(n, f"10.0.0.{n}:1", each, heard=HEARD) for n, each in connections.items()
+        n: WatchedNode(n, f"10.0.0.{n}:1", each, node_state=HEARD)
+        for n, each in connections.items()
     }
     monitor: Any = SimpleNamespace(nodes=lambda: watched)
     notifier = Notifier(executor, monitor, 5.0)
@@ -195,7 +196,7 @@ async def test_a_refusal_sends_again_what_it_says_nothing_of(
     executor: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     refusal: RezoneError,
-    heard: bool,
+    node_state: bool,
     again: list[str | list[int]],
 ) -> None:
     """In the middle of many moves each late record would have the whole table sent, or be lost."""
@@ -209,8 +210,8 @@ async def test_a_refusal_sends_again_what_it_says_nothing_of(
     assert not isinstance(changed, routes.Refusal)
     table = table.changed({0: changed, 1: changed})
     node.refuses = refusal
-    assert await notifier.notify(config, {}, table, fence) == heard
-    assert node.told() == ([[0], [1]] if heard else [[0]]), "all is sent that may be taken"
+    assert await notifier.notify(config, {}, table, fence) == node_state
+    assert node.told() == ([[0], [1]] if node_state else [[0]]), "all is sent that may be taken"
     node.refuses = None
     assert await notifier.notify(config, {}, table, fence)
     assert node.told() == (again if "ConfigureNode" not in again else [*again, [2]])

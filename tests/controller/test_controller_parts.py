@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from test_controller_nodes import Node, digest
 
-from rezone.controller.nodes.heard import Heard
 from rezone.controller.nodes.monitor import WatchedNode
+from rezone.controller.nodes.node_state import NodeState
 from rezone.controller.nodes.verify import CopyDiffersError, DiffersSoFarError, verify_part
 from rezone.wire.layouts import Overlap
-from rezone.wire.messages import DigestRequest, ImportProgress, ReplicaReport, Role
+from rezone.wire.messages import DigestRequest, ReplicaReport, ReshardProgress, Role
 from rezone.wire.transport.flight import NodeClient
 
 PART = Overlap(start=16, end=48, old=1, new=16_384)
@@ -30,7 +30,7 @@ class Sides:
             for n, node in enumerate((source, target))
         ]
 
-    def heard(self, **progress: Any) -> None:
+    def node_state(self, **progress: Any) -> None:
         """Let the target have said how far its import is."""
         report = ReplicaReport(
             partition=PART.new,
@@ -38,9 +38,9 @@ class Sides:
             leader=1,
             leader_epoch=1,
             partition_epoch=2,
-            imports=(ImportProgress(source=PART.old, **progress),),
+            reshard_progress=(ReshardProgress(source=PART.old, **progress),),
         )
-        self._watched[1].heard = Heard(
+        self._watched[1].node_state = NodeState(
             process_id="p",
             zone_uid="u",
             version=1,
@@ -66,7 +66,7 @@ async def test_both_sides_are_asked_for_their_range_as_of_a_time_that_both_have_
     sides: Sides,
 ) -> None:
     """Rows beside the range would differ for ever, and rows that are still on their way."""
-    sides.heard(filled=True, time=77)
+    sides.node_state(backfilled=True, time=77)
     sides.source.digests = [digest("a", "b")]
     sides.target.digests = [digest("a", "b")]
     await sides.verify()
@@ -75,12 +75,14 @@ async def test_both_sides_are_asked_for_their_range_as_of_a_time_that_both_have_
         assert (asked.partition, asked.as_of, asked.hashes) == (partition, 77, (16, 47))
 
 
-@pytest.mark.parametrize("said", [{"filled": True}, {"time": 77}], ids=["no time", "not filled"])
+@pytest.mark.parametrize(
+    "said", [{"backfilled": True}, {"time": 77}], ids=["no time", "not backfilled"]
+)
 async def test_before_a_target_has_told_a_time_one_difference_means_nothing(
     sides: Sides, said: dict[str, Any]
 ) -> None:
     """A re-sharding would be given up for rows that are on their way; or an empty part wait."""
-    sides.heard(**said)
+    sides.node_state(**said)
     sides.source.digests = [digest("a"), digest("a")]
     sides.target.digests = [digest("x"), digest("a")]
     with pytest.raises(DiffersSoFarError, match="partition 16384 on data node 1 differs"):
@@ -93,7 +95,7 @@ async def test_before_a_target_has_told_a_time_one_difference_means_nothing(
 @pytest.mark.proves("B-04")
 async def test_a_part_with_all_rows_that_differs_is_named(sides: Sides) -> None:
     """A new partition with wrong rows would serve."""
-    sides.heard(filled=True, time=77)
+    sides.node_state(backfilled=True, time=77)
     sides.source.digests = [digest("a")]
     sides.target.digests = [digest("x")]
     with pytest.raises(CopyDiffersError, match="partition 16384 on data node 1 differs"):

@@ -34,9 +34,9 @@ class Zone:
 
     def nodes(self) -> dict[int, Any]:
         """Return node 1, which has copies under way, and node 0."""
-        heard = SimpleNamespace(replicas=self.replicas)
-        silent = SimpleNamespace(heard=SimpleNamespace(replicas={}), unreachable_since=None)
-        return {0: silent, 1: SimpleNamespace(heard=heard, unreachable_since=None)}
+        node_state = SimpleNamespace(replicas=self.replicas)
+        silent = SimpleNamespace(node_state=SimpleNamespace(replicas={}), unreachable_since=None)
+        return {0: silent, 1: SimpleNamespace(node_state=node_state, unreachable_since=None)}
 
     def copies(self, partition: int) -> None:
         """Have node 1 report that it copies a partition from node 0."""

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from rezone.controller.nodes.heard import Heard, request_after, with_answer
+from rezone.controller.nodes.node_state import NodeState, request_after, with_answer
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.replica.replica import Replica
@@ -56,6 +56,7 @@ from rezone.wire.messages import (
     Message,
     NodeReport,
     NotifyLeaderAndIsr,
+    OriginalId,
     OwnWrites,
     PartitionAssignment,
     ProducerOpen,
@@ -65,7 +66,6 @@ from rezone.wire.messages import (
     ReplicaReport,
     ReportRequest,
     Role,
-    SentAs,
     Takeover,
     TransactionBegin,
     TransactionBegun,
@@ -338,7 +338,7 @@ class Coordinator:
     def until(self, what: str, check: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
         """Wait until `check` is true; woken by any change of any node's report."""
         deadline = time.monotonic() + seconds
-        heard: dict[int, Heard] = {}
+        heard: dict[int, NodeState] = {}
         while True:
             with contextlib.suppress(NotReadyError):
                 if result := check():
@@ -626,7 +626,7 @@ class Client:
         rows: dict[bytes, bytes],
         *,
         delete: bool = False,
-        sent_as: tuple[SentAs, ...] = (),
+        original_ids: tuple[OriginalId, ...] = (),
         retry: bool = True,
         seconds: float = DEADLINE_SECONDS,
     ) -> WriteResult:
@@ -645,7 +645,7 @@ class Client:
                 sequence=sequence,
                 producer_epoch=self.producer_epoch,
                 delete=delete,
-                sent_as=sent_as,
+                original_ids=original_ids,
             )
 
         result, _ = self._call(partition, request, body, retry=retry, seconds=seconds)
@@ -865,9 +865,9 @@ def batch_of(rows: dict[bytes, bytes]) -> Any:
     )
 
 
-def sent_as(partition: int, sequence: int, rows: dict[bytes, bytes]) -> SentAs:
+def original_id(partition: int, sequence: int, rows: dict[bytes, bytes]) -> OriginalId:
     """Return as what rows were sent to a partition before."""
-    return SentAs(partition, sequence, digest_of(to_ipc(batch_of(rows)), delete=False))
+    return OriginalId(partition, sequence, digest_of(to_ipc(batch_of(rows)), delete=False))
 
 
 def keys_in(partition: int, partitions: int, count: int, prefix: str = "k") -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What the tests of re-sharding at data nodes share: zones that import, writers, seals, checks."""
+"""What the tests of re-sharding at data nodes share: zones that pull, writers, seals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import msgspec
 from replica_cluster import FAST, Client, Coordinator, keys_in
 
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.resharding.importing import ImportPart
+from rezone.datanode.resharding.reshard_streams import ReshardStream
 from rezone.storage.log.entry import iter_entries
-from rezone.storage.reshard.imports import Stand, import_entry
-from rezone.storage.reshard.range_tail import range_entries
+from rezone.storage.reshard.range_changes import range_entries
+from rezone.storage.reshard.reshard_entries import Stand, reshard_entry
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.layouts import (
     HashRange,
@@ -28,10 +28,10 @@ from rezone.wire.layouts import (
     sources_of,
 )
 from rezone.wire.messages import (
-    BeginImport,
+    BeginReshard,
     DigestReply,
     DigestRequest,
-    ImportProgress,
+    ReshardProgress,
     ScanTicket,
     Seal,
     SealState,
@@ -41,7 +41,7 @@ from rezone.wire.transport.flight import NodeClient, from_flight_error
 
 WAIT_SECONDS = 20
 SMALL = msgspec.structs.replace(
-    FAST, import_chunk_bytes=2_000, import_poll_ms=100, import_linger_ms=2, import_mark_rows=200
+    FAST, reshard_chunk_bytes=2_000, reshard_poll_ms=100, reshard_linger_ms=2, reshard_mark_rows=200
 )
 
 
@@ -94,7 +94,7 @@ def take_over(c: Coordinator, target: int) -> None:
 
 def _append(target: Replica, source: Replica, number: int, hashes: HashRange) -> None:
     with target.lock:
-        position = target.store.import_position(number)
+        position = target.store.reshard_position(number)
         data = source.store.read(position.offset if position is not None else 0, 1 << 20)
         committed = (
             entry
@@ -104,7 +104,7 @@ def _append(target: Replica, source: Replica, number: int, hashes: HashRange) ->
         for entry in range_entries(committed, hashes, source.store.meta.failover_log):
             time = max(target.clock.micros(), target.store.last_commit_time + 1)
             stand = Stand(target.leader_epoch, target.store.log_end, time)
-            raw = import_entry(number, entry, target.store.import_position(number), stand)
+            raw = reshard_entry(number, entry, target.store.reshard_position(number), stand)
             if raw is not None:
                 target.append(raw)
 
@@ -215,31 +215,31 @@ def parts_of(c: Coordinator) -> tuple[Overlap, ...]:
     return overlaps(layout_of(c.config), new)
 
 
-def progress(c: Coordinator, part: Overlap) -> ImportProgress:
-    """Return how far a part is imported, by the report of whoever leads; NotReadyError else."""
+def progress(c: Coordinator, part: Overlap) -> ReshardProgress:
+    """Return how far a part is pulled, by the report of whoever leads; NotReadyError else."""
     for node in c.nodes:
         try:
             found = c.report(node, part.new)
         except NotReadyError:
             continue
-        for each in found.imports:
+        for each in found.reshard_progress:
             if each.source == part.old:
                 return each
-    raise NotReadyError(f"nobody imports {part}")
+    raise NotReadyError(f"nobody pulls {part}")
 
 
-def imported(c: Coordinator, part: Overlap, since: int = 0) -> bool:
-    """Whether a part is filled, and has all that was committed up to a time."""
+def resharded(c: Coordinator, part: Overlap, since: int = 0) -> bool:
+    """Whether a part is backfilled, and has all that was committed up to a time."""
     found = progress(c, part)
-    return found.filled and found.lag_rows == 0 and found.time >= since
+    return found.backfilled and found.lag_rows == 0 and found.time >= since
 
 
 def require_equal(c: Coordinator, last_times: dict[int, int]) -> int:
     """Compare each part at both sides as of one time that both have reached; return the rows."""
     rows = 0
     for part in parts_of(c):
-        wanted = functools.partial(imported, c, part, last_times.get(part.old, 0))
-        c.until(f"{part} is imported", wanted)
+        wanted = functools.partial(resharded, c, part, last_times.get(part.old, 0))
+        c.until(f"{part} is pulled", wanted)
         as_of = progress(c, part).time
         here, there = (
             c.until(f"{part} can be digested", functools.partial(digest, c, side, part, as_of))
@@ -329,8 +329,8 @@ def writing(c: Coordinator, seed: int = 1) -> Iterator[Writing]:
         writer.stop()
 
 
-def fill_old(c: Coordinator, rows: int = 400) -> None:
-    """Have rows in each old partition before anything is imported."""
+def backfill_old(c: Coordinator, rows: int = 400) -> None:
+    """Have rows in each old partition before anything is pulled."""
     client, old = Client(c), layout_of(c.config)
     for partition in old.ids:
         keys = keys_in(partition, old.partitions, rows, prefix="early")
@@ -338,28 +338,30 @@ def fill_old(c: Coordinator, rows: int = 400) -> None:
             client.put(partition, dict.fromkeys(keys[at : at + 50], b"early" * 5))
 
 
-def part_to_fill(c: Coordinator, leader: Replica) -> ImportPart:
-    """Return the one part that a new partition imports, once it may be filled."""
-    c.until("it may begin", lambda: leader.importing.parts()[0].next_fill(100) is not None)
-    (part,) = leader.importing.parts()
+def part_to_backfill(c: Coordinator, leader: Replica) -> ReshardStream:
+    """Return the one part that a new partition pulls, once it may be backfilled."""
+    c.until(
+        "it may begin", lambda: leader.reshard_streams.parts()[0].next_backfill(100) is not None
+    )
+    (part,) = leader.reshard_streams.parts()
     return part
 
 
-def begin_by_hand(c: Coordinator, leader: Replica) -> ImportPart:
-    """Begin the one part that a new partition imports."""
-    part = part_to_fill(c, leader)
-    begin = part.next_fill(1_000)
-    assert isinstance(begin, BeginImport)
-    part.begun(c.node(0).import_source.begin(begin))
+def begin_by_hand(c: Coordinator, leader: Replica) -> ReshardStream:
+    """Begin the one part that a new partition pulls."""
+    part = part_to_backfill(c, leader)
+    begin = part.next_backfill(1_000)
+    assert isinstance(begin, BeginReshard)
+    part.begun(c.node(0).reshard_source.begin(begin))
     return part
 
 
-def fill_by_hand(c: Coordinator, part: ImportPart, node: int = 0) -> None:
-    """Begin a part, and fill it from a node."""
-    source = c.node(node).import_source
-    while not part.filled:
-        request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
-        if isinstance(request, BeginImport):
+def backfill_by_hand(c: Coordinator, part: ReshardStream, node: int = 0) -> None:
+    """Begin a part, and backfill it from a node."""
+    source = c.node(node).reshard_source
+    while not part.backfilled:
+        request = c.until("it may be asked", functools.partial(part.next_backfill, 1_000))
+        if isinstance(request, BeginReshard):
             part.begun(source.begin(request))
         else:
-            part.filled_with(request, source.fill(request))
+            part.backfilled_with(request, source.backfill(request))

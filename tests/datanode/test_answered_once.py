@@ -13,7 +13,7 @@ from replica_cluster import batch_of
 from secure_cluster import SecureCoordinator, of_zone, secure_cluster
 
 from rezone.datanode.node import data
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.messages import Failure, Heartbeat, Message, ReadRequest, WriteResult
 from rezone.wire.transport.channel import Channel

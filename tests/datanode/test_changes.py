@@ -135,7 +135,7 @@ def follow(c: Coordinator, feed: ChangeFeed, came: Changes, count: int) -> None:
 def go_over(c: Coordinator, counted: Counting, feed: ChangeFeed, came: Changes) -> str:
     """Re-shard the zone while it is followed; return a token from before the first seal."""
     old, new = layout_of(c.config), reshard(c, 3)
-    c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)
+    c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
     follow(c, feed, came, counted.count)
     token = feed.token
     assert token is not None

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, cluster
 
-from rezone.controller.nodes.heard import request_after, with_answer
+from rezone.controller.nodes.node_state import request_after, with_answer
 from rezone.storage.engines.rocks import RocksEngine
 from rezone.wire.errors import (
     ConflictError,

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 
-from rezone.storage.disk.partition_directory import damaged_name
+from rezone.storage.disk.partition_directory import quarantine_name
 from rezone.storage.engines.rocks_settings import RocksSettings
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError
@@ -181,10 +181,10 @@ def test_a_leader_that_lost_acknowledged_log_does_not_lead_again(tmp_path: Path)
         c.wait_up(0)
         report = told(c, 0)
         assert (report.role, report.needs_snapshot) == (Role.LEARNER, True)
-        assert (damaged_name(directory) / "log" / newest.name).read_bytes() == before
+        assert (quarantine_name(directory) / "log" / newest.name).read_bytes() == before
         c.change(P, leader=1, leader_epoch=c.records[P].leader_epoch + 1, isr=(1, 2))
         mend(c, 0)
-        c.until("its files are removed", lambda: not damaged_name(directory).exists())
+        c.until("its files are removed", lambda: not quarantine_name(directory).exists())
 
 
 def test_a_leader_alone_in_its_set_keeps_what_it_has(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ SETTINGS = msgspec.structs.replace(FAST, lease_ms=300, apply_interval_ms=10)
 OLD_SECONDS = 20.0
 # Who waits too long asks the leader instead, by right: where that must not be, nobody gives up.
 PATIENT = msgspec.structs.replace(SETTINGS, hold_ms_max=60_000)
-PATIENT_CLIENT = ClientSettings(doubt_after_seconds=60, attempt_timeout_seconds=60)
+PATIENT_CLIENT = ClientSettings(suspect_after_seconds=60, attempt_timeout_seconds=60)
 
 
 def now() -> int:

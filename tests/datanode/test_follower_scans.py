@@ -274,7 +274,7 @@ def test_rows_that_became_too_old_while_they_were_read_are_read_again(
     scans.begun = leap
     nodes = list(c.peers.values())
     settings = ClientSettings(
-        timeout_seconds=600, attempt_timeout_seconds=600, doubt_after_seconds=600
+        timeout_seconds=600, attempt_timeout_seconds=600, suspect_after_seconds=600
     )
     with TableClient(nodes, settings=settings, clock=clock) as client:
         if call == "scan":

@@ -1,4 +1,4 @@
-"""Copies give way to clients: how long a copy rests, and that it always gets on."""
+"""Copies are throttled for clients: how long a copy rests, and that it always gets on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +21,8 @@ from rezone.datanode.scheduling.foreground import (
     Foreground,
 )
 from rezone.datanode.scheduling.served import FOLLOWED_SECONDS, MEMORY_SECONDS, PAUSE_SECONDS
-from rezone.storage.reshard.imports import Stand, begin_entry
-from rezone.wire.messages import ImportPosition, Role
+from rezone.storage.reshard.reshard_entries import Stand, begin_entry
+from rezone.wire.messages import ReshardPosition, Role
 
 P, Q = 0, 1
 
@@ -61,7 +61,7 @@ def busy(time: Time, percent: int) -> Foreground:
 def rested(foreground: Foreground, time: Time, worked: float) -> float:
     """Return how long a copy rests after a step."""
     before = time.now
-    foreground.give_way(worked)
+    foreground.throttle_by(worked)
     return time.now - before
 
 
@@ -183,7 +183,7 @@ def beside_a_copy(request_seconds: float, period_seconds: float) -> tuple[float,
     while time.now < begun + 2.0:
         advance(0.001, 0.5)
         worked += 0.001
-        foreground.give_way(0.001)
+        foreground.throttle_by(0.001)
     return (answered - before) / (time.now - begun), worked / (time.now - begun)
 
 
@@ -215,8 +215,8 @@ def test_copies_share_what_clients_leave() -> None:
     time = Time()
     foreground = busy(time, 50)
     begun = time.now
-    time.events = [(begun + 0.004, lambda: foreground.give_way(0.010))]
-    foreground.give_way(0.010)
+    time.events = [(begun + 0.004, lambda: foreground.throttle_by(0.010))]
+    foreground.throttle_by(0.010)
     assert time.now - begun == pytest.approx(0.020)
 
 
@@ -234,7 +234,7 @@ def test_a_node_that_stops_lets_copies_go() -> None:
     foreground.begin()
     time.now += 4 * MEMORY_SECONDS
     foreground.close()
-    foreground.give_way(1.0)
+    foreground.throttle_by(1.0)
     assert foreground.rested_seconds == 0.0
 
 
@@ -281,9 +281,9 @@ def test_steps_are_told_apart_by_processor_time() -> None:
     foreground = busy(time, 50)
     readings = iter([1.0, 1.010, 1.010, 1.013, 1.013])
     steps = CopySteps(foreground, 2.0, worked=lambda: next(readings))
-    steps.rest()
+    steps.throttle()
     assert foreground.rested_seconds == pytest.approx(0.020)
-    steps.rest()
+    steps.throttle()
     assert foreground.rested_seconds == pytest.approx(0.026)
 
 
@@ -378,7 +378,7 @@ def test_rows_count_only_where_clients_of_their_leader_wait_for_them(
         k.close()
 
 
-def test_rows_that_are_imported_count_nowhere(tmp_path: Path, asked: list[Foreground]) -> None:
+def test_rows_that_are_resharded_count_nowhere(tmp_path: Path, asked: list[Foreground]) -> None:
     """The fill of a new partition would slow itself down at each replica."""
     with cluster(tmp_path, 2) as c:
         c.create(P, (0, 1))
@@ -386,7 +386,7 @@ def test_rows_that_are_imported_count_nowhere(tmp_path: Path, asked: list[Foregr
         with leader.lock:
             time = max(leader.clock.micros(), leader.store.last_commit_time + 1)
             stand = Stand(leader.leader_epoch, leader.store.log_end, time)
-            leader.append(begin_entry(ImportPosition(Q, 0, 0, ""), (), (), stand))
+            leader.append(begin_entry(ReshardPosition(Q, 0, 0, ""), (), (), stand))
         leader.wake()
         c.until("it has come", lambda: c.replica(1).store.durable_end == 1)
         assert asked == []

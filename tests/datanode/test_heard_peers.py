@@ -12,7 +12,7 @@ import pytest
 from replica_cluster import Coordinator
 from test_silent_ends import HEALED_SECONDS_MAX, proxied
 
-from rezone.controller.nodes.heard import with_answer
+from rezone.controller.nodes.node_state import with_answer
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.messages import NodeReport, ReplicaReport

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 import xxhash
-from hostile_tables import hostile
 from replica_cluster import Client, Coordinator, ProcessNode
 
+from hostile_tables import hostile
 from rezone.wire import messages
 from rezone.wire.copying.copy import Relay, copy_partition
 from rezone.wire.copying.sink import FlightSink

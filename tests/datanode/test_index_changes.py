@@ -17,7 +17,7 @@ from rezone.client import TableClient
 from rezone.datanode.reading import lookup
 from rezone.datanode.scheduling.foreground import BUSY_SHARE, SHORT_STEP_BYTES, Foreground
 from rezone.storage.index.indexer import Indexer
-from rezone.storage.snapshot.rests import StepBytes, whole_steps
+from rezone.storage.snapshot.throttle import StepBytes, whole_steps
 from rezone.wire.codec.indexes import id_of
 from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import IndexNotBuiltError, StaleEpochError, UnknownIndexError

@@ -314,8 +314,8 @@ def test_a_stop_signal_counts_whichever_thread_gets_it(tmp_path: Path) -> None:
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
-def test_a_node_imports_no_pandas() -> None:
-    """Where Spark is installed, a new leader's first write would wait until pandas is imported."""
+def test_a_node_reshards_no_pandas() -> None:
+    """Where Spark is installed, a new leader's first write would wait until pandas is resharded."""
     script = (
         "import sys\n"
         "from rezone.datanode import process\n"

@@ -32,7 +32,7 @@ def test_answers_have_room_until_so_many_are_unread() -> None:
 
 
 def test_what_was_never_sent_cannot_be_read() -> None:
-    """A client that claims more would have threads lent to it for answers that it never reads."""
+    """A client that claims more would have threads inline to it for answers that it never reads."""
     on_way = OnWay()
     on_way.read(1 << 40)
     on_way.sent(UNREAD_BYTES_MAX)

@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.scheduling import inline_sends
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.workers import Job, JobState, Workers
 
@@ -148,12 +148,12 @@ def test_an_answer_leaves_when_its_thread_has_let_its_locks_go() -> None:
     """A thread would wait for a network with the lock that all writes to a partition need."""
     sender = Sender()
     me = threading.current_thread().name
-    with lent_threads.scope():
-        with lent_threads.scope():
+    with inline_sends.scope():
+        with inline_sends.scope():
             sender.queue.append(1)
             sender.outbox.ask_unlocked()
         assert sender.sent == [], "an inner scope may stand within a lock of the outer one"
-        lent_threads.send_now()
+        inline_sends.send_now()
         assert sender.sent == [(1, me)]
         sender.queue.append(2)
         sender.outbox.ask_unlocked()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from replica_cluster import Client, Coordinator, cluster, keys_in
-from resharding_kit import SMALL, imported, parts_of, progress, reshard, seal, zone
+from resharding_kit import SMALL, parts_of, progress, reshard, resharded, seal, zone
 
 from rezone.client import ClientSettings, TableClient
 from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES
@@ -287,7 +287,7 @@ def test_fences_and_repeats_travel_in_copies(tmp_path: Path, form: str) -> None:
 def test_new_partitions_fence_whom_their_sources_have_fenced(
     tmp_path: Path, before: int, after: int
 ) -> None:
-    """Each target has the highest epoch of its sources, opened before its import or during it.
+    """Each target has the highest epoch of its sources, opened before its backfill or during it.
 
     A paused client would write to a target what the source has refused, and a name be given an
     epoch twice.
@@ -298,13 +298,13 @@ def test_new_partitions_fence_whom_their_sources_have_fenced(
         for partition in range(before):
             c.create(partition, (0, 1))
         home = {one: Layout(0, before).partition_of(home_hash(one)) for one in ids}
-        # Half of them open twice before the import begins, the others while it goes on.
+        # Half of them open twice before the reshard stream begins, the others while it goes on.
         old = {one: Client(c, one) for one in ids}
         assert {client.open(home[one]) for one, client in old.items()} == {1}
         new = {one: Client(c, one) for one in ids}
         assert {new[one].open(home[one]) for one in ids[:3]} == {2}
         layout = reshard(c, after)
-        c.until_each("imported", parts_of(c), lambda part: imported(c, part))
+        c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
         assert {new[one].open(home[one]) for one in ids[3:]} == {2}
         for partition in range(before):
             seal(c, partition)
@@ -327,7 +327,7 @@ def test_a_write_that_raises_an_epoch_fences_at_ranges_it_has_no_rows_in(tmp_pat
         c.create(0, (0, 1))
         low, high = (keys_in(half, 2, 1)[0] for half in range(2))
         layout = reshard(c, 2)
-        c.until_each("imported", parts_of(c), lambda part: imported(c, part))
+        c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
         producer_id = str(uuid.uuid4())
         Client(c, producer_id, 7).put(0, {low: b"1"})
         seal(c, 0)

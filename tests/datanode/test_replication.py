@@ -18,7 +18,7 @@ from replica_cluster import (
     Coordinator,
     cluster,
     keys_in,
-    sent_as,
+    original_id,
 )
 from resharding_kit import HeldDisk, in_background
 
@@ -396,17 +396,17 @@ def test_a_batch_sent_before_under_another_name_is_applied_once(tmp_path: Path) 
         after = Client(c, before.producer_id)
         first = before.send(P, 3, {b"a": b"1"})
         other.send(P, 1, {b"a": b"2"})
-        names = (sent_as(7, 9, {b"a": b"1"}), sent_as(P, 3, {b"a": b"1"}))
-        repeat = after.send(P, 4, {b"a": b"1"}, sent_as=names)
+        names = (original_id(7, 9, {b"a": b"1"}), original_id(P, 3, {b"a": b"1"}))
+        repeat = after.send(P, 4, {b"a": b"1"}, original_ids=names)
         assert (repeat.end_offset, repeat.commit_time) == (first.end_offset, first.commit_time)
         assert after.get(P, [b"a"]) == {b"a": b"2"}
-        unapplied = (sent_as(7, 4, {b"a": b"3"}),)
-        written = after.send(P, 4, {b"a": b"3"}, sent_as=unapplied)
-        again = after.send(P, 4, {b"a": b"3"}, sent_as=unapplied)
+        unapplied = (original_id(7, 4, {b"a": b"3"}),)
+        written = after.send(P, 4, {b"a": b"3"}, original_ids=unapplied)
+        again = after.send(P, 4, {b"a": b"3"}, original_ids=unapplied)
         assert again.end_offset == written.end_offset > first.end_offset
         assert after.get(P, [b"a"]) == {b"a": b"3"}
         with pytest.raises(LimitExceededError, match="more than 8"):
-            after.send(P, 5, {b"a": b"4"}, sent_as=unapplied * 9)
+            after.send(P, 5, {b"a": b"4"}, original_ids=unapplied * 9)
         before.close()
         after.close()
 

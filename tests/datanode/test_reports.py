@@ -8,7 +8,7 @@ import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
 from test_takeover import PARTITION as P
 
-from rezone.controller.nodes.heard import Heard, follows, request_after, with_answer
+from rezone.controller.nodes.node_state import NodeState, follows, request_after, with_answer
 from rezone.wire.messages import (
     Ack,
     IsrProposal,
@@ -21,7 +21,9 @@ from rezone.wire.messages import (
 pytestmark = pytest.mark.proves("ZR-09")
 
 
-def asked(c: Coordinator, node: int, seen: Heard | None = None) -> tuple[Heard, ReplicaReport]:
+def asked(
+    c: Coordinator, node: int, seen: NodeState | None = None
+) -> tuple[NodeState, ReplicaReport]:
     """Poll a node as a coordinator does that has heard something before, or nothing."""
     answer = c.call(node, request_after(seen, timeout_ms=1), NodeReport)
     assert follows(seen, answer)

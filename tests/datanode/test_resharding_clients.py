@@ -33,7 +33,7 @@ from rezone.wire.transport.flight import NodeClient
 TABLE = TableSchema(indexes=(Index("by_value", ("value",)),))
 SCHEMA = arrow_schema_of(TABLE)
 # Followers are slow on a busy machine; none shall leave its in-sync set for that.
-CALM = msgspec.structs.replace(FAST, replica_lag_ms_max=20_000, import_poll_ms=100)
+CALM = msgspec.structs.replace(FAST, replica_lag_ms_max=20_000, reshard_poll_ms=100)
 STATIC = {b"static-%02d" % n: b"s" for n in range(60)}
 
 
@@ -168,7 +168,7 @@ def go_over(c: Coordinator, counted: Counting, partitions: int) -> None:
     """Re-shard the zone, one old partition after the other, while it is counted."""
     old = layout_of(c.config)
     new = reshard(c, partitions)
-    c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)
+    c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
     for partition in old.ids:
         seal(c, partition)
         enough = counted.done + 10
@@ -232,7 +232,7 @@ def test_a_write_is_known_to_who_took_over_when_its_answer_was_lost(tmp_path: Pa
             disk.let_go()
             c.until("it is committed", lambda: leader.positions.committed == end + 3)
             new = reshard(c, 3)
-            c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)
+            c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
             seal(c, 0)
             second.write(table_of({b"k": b"2"}))
             # The sealed one would answer it, too: so nothing may be on its way there.
@@ -262,7 +262,7 @@ def test_pages_and_ranges_that_are_begun_go_on_at_those_who_take_over(tmp_path: 
             page = table.lookup("by_value", limit=15)
             pages = [page]
             new = reshard(c, 2)
-            c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)
+            c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
             for partition in Layout(0, 3).ids:
                 seal(c, partition)
                 assert page.next is not None
@@ -298,7 +298,7 @@ def test_a_seal_ends_a_transaction_and_its_target_knows_how(tmp_path: Path) -> N
             open_, idle = (table.transaction({"key": b"k"}) for _ in range(2))
             open_.write(table_of({b"k": b"1"}))
             reshard(c, 2)
-            c.until_each("filled", parts_of(c), lambda part: progress(c, part).filled)
+            c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
             seal(c, 0)
             for tx in (open_, idle):
                 with pytest.raises(TransactionEndedError, match="begin again"):

@@ -11,11 +11,11 @@ from replica_cluster import Client, Coordinator, ProcessNode, cluster, keys_in
 from resharding_kit import (
     Writing,
     ask_to_seal,
-    fill_old,
-    imported,
+    backfill_old,
     parts_of,
     progress,
     require_equal,
+    resharded,
     scan,
     writing,
     zone,
@@ -87,7 +87,7 @@ def lose_the_targets(c: Coordinator, writer: Writing, targets: tuple[int, ...]) 
     written = writer.written
     c.until("writes go on meanwhile", lambda: writer.written > written + 20)
     after = [progress(c, part).time for part in parts_of(c)]
-    assert after == before, "rows count as imported that one disk has"
+    assert after == before, "rows count as pulled that one disk has"
     start(c, HEIR_NODES[1], targets)
 
 
@@ -99,22 +99,22 @@ def test_a_re_sharding_outlives_the_loss_of_every_quorum(
 ) -> None:
     """It would stand still for ever, acknowledge what one disk has, or lose a row."""
     for name, value in (("CHUNK_BYTES", "2000"), ("POLL_MS", "100"), ("MARK_ROWS", "200")):
-        monkeypatch.setenv(f"REZONE_NODE_IMPORT_{name}", value)
+        monkeypatch.setenv(f"REZONE_NODE_RESHARD_{name}", value)
     config: ZoneConfig = zone(1, replicas=2, min_in_sync_replicas=2)
     arguments = ("--replica-lag-ms-max=400",)
     with cluster(tmp_path, 4, config=config, processes=True, arguments=arguments) as c:
         c.create(SOURCE, SOURCE_NODES)
-        fill_old(c, EARLY_ROWS)
+        backfill_old(c, EARLY_ROWS)
         with writing(c) as writer:
             targets = begin(c)
             first = parts_of(c)[0]
-            c.until_settled("the fill has begun", lambda: progress(c, first).rows > 0)
-            assert not progress(c, first).filled
+            c.until_settled("the backfill has begun", lambda: progress(c, first).rows > 0)
+            assert not progress(c, first).backfilled
             lose_the_targets(c, writer, targets)
             lose_the_source_s(c, writer)
             # Both follow the source's log by now, or will without anybody's help.
             for part in parts_of(c):
-                c.until_settled(f"{part} is filled", functools.partial(imported, c, part))
+                c.until_settled(f"{part} is backfilled", functools.partial(resharded, c, part))
             lose_the_targets(c, writer, targets)
             lose_the_source_s(c, writer)
         assert require_equal(c, writer.last_times) == writer.count + EARLY_ROWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from resharding_kit import create_old, imported, parts_of, progress, reshard, seal
+from resharding_kit import create_old, parts_of, progress, reshard, resharded, seal
 from secure_cluster import of_zone, secure_cluster
 from test_resharding_clients import TABLE, table_of
 
@@ -34,7 +34,7 @@ def test_rows_index_and_transactions_go_over_with_certificates(tmp_path: Path) -
             open_ = table.transaction({"key": b"row-001"})
             open_.write(table_of({b"row-001": b"intent"}))
             reshard(c, 3)
-            c.until_each("imported", parts_of(c), lambda part: imported(c, part))
+            c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
             table.write(table_of({b"row-002": b"followed"}))
             for partition in layout_of(c.config).ids:
                 seal(c, partition)

@@ -1,4 +1,4 @@
-"""What follows from each event of the import of a source, as scripts read from top to bottom."""
+"""What follows from each event of a reshard stream, as scripts read from top to bottom."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,26 +7,26 @@ import msgspec
 import pytest
 from transcript import Scene, numbers, played, said, scenes, shown, titles
 
-from rezone.datanode.core.source_import import (
+from rezone.datanode.core.reshard_stream import (
+    AppendBackfill,
     AppendBegin,
     Appended,
-    AppendFill,
     AppendStream,
+    Backfilled,
+    BackfillTurn,
     Begun,
     Came,
     Effect,
     Event,
-    Filled,
-    FillTurn,
     Followed,
     Refused,
+    ReshardStreamState,
     Sees,
-    SourceImport,
     StreamTurn,
     is_granted,
     stage_of,
 )
-from rezone.wire.messages import ImportPosition
+from rezone.wire.messages import ReshardPosition
 
 SCRIPT = "resharding.txt"
 NOTHING_SEEN: dict[str, Any] = {
@@ -46,19 +46,20 @@ def key(text: object) -> bytes:
 
 def told(effect: Effect | None) -> str:
     """Return how the script tells an effect: of a position what rows have changed in it."""
-    if not isinstance(effect, AppendFill):
+    if not isinstance(effect, AppendBackfill):
         return shown(effect)
     at = effect.position
-    return f"AppendFill(filling={at.filling}, filled_to={at.filled_to!r}, rows={at.rows})"
+    to = repr(at.backfilled_to)
+    return f"AppendBackfill(backfilling={at.backfilling}, backfilled_to={to}, rows={at.rows})"
 
 
 class Play:
     """One scene that is played: the log of the new partition, and one source."""
 
     def __init__(self) -> None:
-        self.core = SourceImport()
+        self.core = ReshardStreamState()
         self.seen = dict(NOTHING_SEEN)
-        self.position: ImportPosition | None = None
+        self.position: ReshardPosition | None = None
 
     def __call__(self, words: list[str]) -> Iterator[str]:
         """Yield what follows from a line."""
@@ -79,7 +80,7 @@ class Play:
         told = f", whole up to time {time}" if time else ""
         return f"now {stage_of(at).value}{rows}{lag}{told}{served}"
 
-    def _reached(self, at: ImportPosition) -> ImportPosition:
+    def _reached(self, at: ReshardPosition) -> ReshardPosition:
         return self.core.reached or at
 
     def _sees(self) -> Sees:
@@ -100,25 +101,25 @@ class Play:
         effect = self.core.step(event, self._sees(), now)
         yield told(effect)
         if self._append(effect, facts):
-            fills = not isinstance(event, Came)
-            appended = Appended(fills, self.seen["log_end"])
+            backfills = not isinstance(event, Came)
+            appended = Appended(backfills, self.seen["log_end"])
             self.core.step(appended, self._sees(), now)
         if isinstance(event, Came) and isinstance(effect, AppendStream):
             followed = Followed(event.reached, facts["committed"], facts["time"])
             self.core.step(followed, self._sees(), now)
 
     def _event(self, name: str, facts: dict[str, Any]) -> Event:
-        fills = "fill" in facts
+        backfills = "backfill" in facts
         match name:
-            case "fill":
-                return FillTurn()
+            case "backfill":
+                return BackfillTurn()
             case "stream":
                 return StreamTurn()
             case "begun":
                 return Begun()
-            case "filled":
+            case "backfilled":
                 end = facts.get("end", False)
-                return Filled(key(facts["after"]), key(facts["reached"]), facts["rows"], end)
+                return Backfilled(key(facts["after"]), key(facts["reached"]), facts["rows"], end)
             case "came":
                 ends = numbers(facts.get("ends", "-"))
                 return Came(facts["from"], self._at(facts["reached"], facts["time"]), ends)
@@ -126,11 +127,11 @@ class Play:
                 leader = facts.get("leader")
                 epoch, _, node = str(leader).partition(":")
                 hint = None if leader is None else (int(epoch), int(node))
-                return Refused(fills, "why", broken=facts.get("broken", False), leader=hint)
+                return Refused(backfills, "why", broken=facts.get("broken", False), leader=hint)
 
     @staticmethod
-    def _at(offset: int, time: int, epoch: int = 2) -> ImportPosition:
-        return ImportPosition(0, offset, time, "a", leader_epoch=epoch)
+    def _at(offset: int, time: int, epoch: int = 2) -> ReshardPosition:
+        return ReshardPosition(0, offset, time, "a", leader_epoch=epoch)
 
     def _append(self, effect: Effect | None, facts: dict[str, Any]) -> bool:
         """Have the log as it is after an effect; whether anything was appended."""
@@ -138,8 +139,8 @@ class Play:
         match effect:
             case AppendBegin():
                 at = self._at(facts["at"], 0, facts["epoch"])
-                self.position = msgspec.structs.replace(at, filling=True)
-            case AppendFill(position):
+                self.position = msgspec.structs.replace(at, backfilling=True)
+            case AppendBackfill(position):
                 end += facts["rows"]
                 self.position = position
             case AppendStream(mark) if self.position is not None and (mark or "ends" in facts):

@@ -9,10 +9,10 @@ from besieged_node import P, besieged_node, row, write_request
 
 from rezone.wire.messages import (
     Message,
+    OriginalId,
     OwnWrites,
     ProducerOpen,
     ReadRequest,
-    SentAs,
     TransactionBegin,
     TransactionEnd,
     TransactionTimes,
@@ -35,7 +35,7 @@ def hostile(number: int) -> list[Message]:
         write_request(1, producer_epoch=number),
         write_request(1, answers_seen=number),
         write_request(1, transaction=times),
-        write_request(1, sent_as=(SentAs(number, number, b""),)),
+        write_request(1, original_ids=(OriginalId(number, number, b""),)),
         write_request(number),
         TransactionBegin(opaque=1, partition=number),
         TransactionEnd(opaque=1, partition=P, transaction=ID, sequence=number, commit=True),

@@ -39,9 +39,9 @@ class Noted:
         """Note a look at the stream."""
         self._note("stream")
 
-    def do_run(self, *, at_leisure: bool) -> None:
+    def do_run(self, *, inline: bool) -> None:
         """Note a run of the job."""
-        self._note("run here" if at_leisure else "run")
+        self._note("run here" if inline else "run")
 
 
 class Part:
@@ -76,7 +76,7 @@ def part(noted: Noted) -> Part:
 
 def all_of_it(runner: Runner) -> None:
     """Ask for everything, some of it twice."""
-    runner.run(at_leisure=True)
+    runner.run(inline=True)
     runner.restream()
     runner.touched(at_once=True)
     runner.touched(at_once=False)
@@ -97,7 +97,7 @@ def test_a_step_within_a_step_belongs_to_it(noted: Noted, part: Part) -> None:
     def nested(runner: Runner) -> None:
         part.change(all_of_it)
         assert noted.done == []
-        runner.run(at_leisure=False)
+        runner.run(inline=False)
 
     part.change(nested)
     # Before the stream, whose messages may block: a new leader's first sync is in the job.

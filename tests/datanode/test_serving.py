@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, Transaction, cluster, keys_in, sent_as
+from replica_cluster import FAST, Client, Coordinator, Transaction, cluster, keys_in, original_id
 from resharding_kit import HeldDisk, in_background, scan, seal, take_over
 
 from rezone.wire.codec.keyspace import hash_key
@@ -27,9 +27,9 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 
-# Nodes do not import by themselves: the tests decide what has come by when.
-HURRIED = msgspec.structs.replace(FAST, hold_ms_max=100, import_threads=0)
-PATIENT = msgspec.structs.replace(FAST, hold_ms_max=20_000, import_threads=0)
+# Nodes do not pull by themselves: the tests decide what has come by when.
+HURRIED = msgspec.structs.replace(FAST, hold_ms_max=100, reshard_threads=0)
+PATIENT = msgspec.structs.replace(FAST, hold_ms_max=20_000, reshard_threads=0)
 ONE, TWO = Layout(0, 1), Layout(0, 2)
 A, B = TWO.ids
 HEIR = Layout(1, 1).ids[0]
@@ -117,7 +117,7 @@ def test_who_comes_a_moment_too_early_waits_and_is_answered(tmp_path: Path) -> N
         disk = HeldDisk(c.replica(2, LOW))
         take_over(c, LOW)
         target = c.replica(1, LOW)
-        c.until("the seal is imported", lambda: imported(c, LOW, 0))
+        c.until("the seal is pulled", lambda: resharded(c, LOW, 0))
         write, written = in_background(lambda: Client(c).put(LOW, {IN_A[0]: b"new"}, retry=False))
         c.until("it is held", lambda: target.intake.budget.used > 0)
         read, seen = in_background(lambda: Client(c).get(LOW, IN_A[1:], retry=False))
@@ -131,9 +131,9 @@ def test_who_comes_a_moment_too_early_waits_and_is_answered(tmp_path: Path) -> N
         assert client.get(LOW, IN_A[:1]) == {IN_A[0]: b"new"}
 
 
-def imported(c: Coordinator, target: int, source: int) -> bool:
+def resharded(c: Coordinator, target: int, source: int) -> bool:
     """Whether the leader of a target has a source's seal in its log."""
-    position = c.replica(c.records[target].leader, target).store.import_position(source)
+    position = c.replica(c.records[target].leader, target).store.reshard_position(source)
     return position is not None and position.sealed_at > 0
 
 
@@ -191,10 +191,10 @@ def test_a_retried_write_is_answered_by_who_has_taken_it_over(tmp_path: Path) ->
         other.put(0, {IN_A[0]: b"later"})
         seal(c, 0)
         disk = HeldDisk(c.replica(2, LOW))
-        names = (sent_as(0, 1, {IN_A[0]: b"lost"}),)
+        names = (original_id(0, 1, {IN_A[0]: b"lost"}),)
         retry, answered = in_background(
             lambda: Client(c, client.producer_id).send(
-                LOW, 1, {IN_A[0]: b"lost"}, sent_as=names, retry=False
+                LOW, 1, {IN_A[0]: b"lost"}, original_ids=names, retry=False
             )
         )
         c.until("it is held", lambda: c.replica(1, LOW).intake.budget.used > 0)

@@ -12,7 +12,7 @@ from replica_cluster import unchecked
 
 from rezone.datanode.replication.producer import PUSH_BYTES_MAX, ProducerChannel
 from rezone.datanode.replication.stream import Source
-from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.scheduling import inline_sends
 from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.storage.log.entry import OP_UPSERT, build_entry, rows_batch
 from rezone.wire.errors import NotReadyError, UnknownPartitionError
@@ -294,7 +294,7 @@ def test_who_tells_a_stream_with_locks_sends_once_it_has_none() -> None:
     with streaming() as (candidate, wire, channel):
         del wire.sent[:], wire.senders[:]
         (stream,) = channel.statistics()
-        with lent_threads.scope():
+        with inline_sends.scope():
             candidate.append(100)
             stream.wake()
             assert not wire.sent, "its caller may have locks"

@@ -1,4 +1,4 @@
-"""A zone that is re-sharded, as far as its machine can tell: logs with seals, targets that import.
+"""A zone that is re-sharded, as far as its machine can tell: logs with seals, targets that pull.
 
 Actions are carried out as data nodes and the API server would: with their guards, at once.
 """
@@ -39,7 +39,7 @@ class NewPart:
     """A part as its target has it; `lag_rows` None: nothing is known of its source."""
 
     overlap: Overlap
-    filled: bool = False
+    backfilled: bool = False
     lag_rows: int | None = None
     broken: bool = False
     verified: bool = False
@@ -88,9 +88,9 @@ class Zone:
         self.overlaps = {p: tuple(targets_of(p, old, new)) for p in old.ids}
         self.pending, self.done, self.cancel_written = True, False, False
         self.old_held = set(old.ids)
-        self.unheard = 0
+        self.unreported = 0
         self.paused = self.manual_approval = False
-        self.others_left, self.fills = False, True
+        self.others_left, self.backfills = False, True
         self.no_plan: NoPlan | None = None
         self.cut_overs_max = 2
 
@@ -128,7 +128,7 @@ class Zone:
             grace_seconds=GRACE_SECONDS,
             others_left=self.others_left,
             held=frozenset({*self.old_held, *(p for p, h in self.targets.items() if h.held)}),
-            unheard=self.unheard,
+            unreported=self.unreported,
         )
 
     @staticmethod
@@ -173,7 +173,7 @@ class Zone:
                     self._write(change)
             case views.VerifyPart(overlap=overlap):
                 part = next(x for x in self.targets[overlap.new].parts if x.overlap == overlap)
-                part.verified = part.filled and not part.broken
+                part.verified = part.backfilled and not part.broken
             case views.DropLayout(generation=generation):
                 self._drop(generation)
             case views.RequestSeal():
@@ -226,7 +226,7 @@ class Zone:
             target = self.targets[overlap.new]
             part = next(x for x in target.parts if x.overlap == overlap)
             if part.broken or not part.verified or not target.open:
-                return  # the leader has no importer that is near
+                return  # the leader has no target that is near
         source.seal = "appended"
 
     # --- what happens by itself --------------------------------------------------------------
@@ -253,8 +253,8 @@ class Zone:
         for part in target.parts:
             if part.broken:
                 continue
-            part.filled, part.lag_rows = part.filled or self.fills, 0
-            if not part.filled:
+            part.backfilled, part.lag_rows = part.backfilled or self.backfills, 0
+            if not part.backfilled:
                 continue
             source = self.sources.get(part.overlap.old)
             part.sealed = part.sealed or (source is not None and source.seal == "committed")

@@ -61,7 +61,7 @@ def test_what_nobody_has_listed_is_control() -> None:
         *("StatisticsRequest", "Heartbeat"),
         *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket", "SelectTicket"),
         "WaitingCopiesRequest",
-        *("BeginImport", "FillImport", "TailImports", "FollowChanges"),
+        *("BeginReshard", "ReshardBackfill", "ReshardCatchUp", "FollowChanges"),
     }
 
 

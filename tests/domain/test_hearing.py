@@ -87,8 +87,8 @@ def test_a_leader_that_nobody_hears_is_replaced_as_soon_as_its_lease_is_over() -
 @pytest.mark.proves("NW-02")
 def test_what_a_node_said_that_is_silent_itself_does_not_count() -> None:
     """A leader that died together with the network to its follower would lead on for ever."""
-    unheard = without((0, 2), (0, 3), (0, 4))
-    found = world({1: True}, {0: LONG, 1: LONG}, hears=unheard)
+    unreported = without((0, 2), (0, 3), (0, 4))
+    found = world({1: True}, {0: LONG, 1: LONG}, hears=unreported)
     assert led(found).leader == 2
 
 

@@ -254,7 +254,7 @@ def test_a_layout_that_no_object_names_is_learned() -> None:
 
 
 def test_a_layout_serves_when_the_one_before_has_cut_over() -> None:
-    """Rows that no new partition has imported yet would be gone."""
+    """Rows that no new partition has pulled yet would be gone."""
     during = ZoneConfig(zone="z", zone_uid="u", partitions=2, next_partitions=3)
     after = ZoneConfig(zone="z", zone_uid="u", partitions=3, generation=1)
     sealed = msgspec.structs.replace(STORED, sealed=True)

@@ -1,4 +1,4 @@
-"""Rows of an old partition are given up while new ones import them: what those do first."""
+"""Rows of an old partition are given up while new ones pull them: what those do first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rezone.domain.model import world
 from rezone.resources.conditions import Reason
 from rezone.resources.migration import MigrationState as S
 from rezone.wire.layouts import id_of
-from rezone.wire.messages import FIRST_PARTITION_EPOCH, ImportProgress, LeaderAndIsr, Role
+from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, ReshardProgress, Role
 
 NODES = (0, 1, 2)
 HEIRS = (id_of(1, 0), id_of(1, 1))
@@ -32,15 +32,15 @@ def lost_while_resharded(*, targets: int = 4) -> Case:
     return case
 
 
-def says(case: Case, target: int, *progress: ImportProgress) -> None:
-    """Let a target's leader say what it has imported."""
-    case.world.reported(target, 0, imports=progress)
+def says(case: Case, target: int, *progress: ReshardProgress) -> None:
+    """Let a target's leader say what it has pulled."""
+    case.world.reported(target, 0, reshard_progress=progress)
 
 
 def blank(case: Case, *targets: int) -> None:
     """Let targets have nothing of any source."""
     for target in targets:
-        says(case, target, ImportProgress(source=0), ImportProgress(source=1))
+        says(case, target, ReshardProgress(source=0), ReshardProgress(source=1))
 
 
 def records(case: Case) -> dict[int, LeaderAndIsr]:
@@ -50,12 +50,12 @@ def records(case: Case) -> dict[int, LeaderAndIsr]:
 
 
 @pytest.mark.proves("B-08")
-@pytest.mark.parametrize("filled", [False, True])
-def test_targets_with_rows_begin_again_before_any_are_given_up(*, filled: bool) -> None:
+@pytest.mark.parametrize("backfilled", [False, True])
+def test_targets_with_rows_begin_again_before_any_are_given_up(*, backfilled: bool) -> None:
     """Rows that were given up would come back at the cut-over, or a seal that nobody knew of."""
     case = lost_while_resharded()
     for target in HEIRS:
-        says(case, target, ImportProgress(source=0, begun=True, filled=filled))
+        says(case, target, ReshardProgress(source=0, begun=True, backfilled=backfilled))
     made = records(case)
     assert set(made) == {*HEIRS}, "old partition 0 is led before its targets begin again"
     assert {state.partition_epoch for state in made.values()} == {FIRST_PARTITION_EPOCH}
@@ -68,7 +68,7 @@ def test_targets_with_rows_begin_again_before_any_are_given_up(*, filled: bool) 
 
 
 def test_a_survivor_leads_at_once_where_targets_have_nothing() -> None:
-    """A re-sharding that has not begun to fill would begin again, or hold a recovery up."""
+    """A re-sharding that has not begun to backfill would begin again, or hold a recovery up."""
     case = lost_while_resharded()
     blank(case, *HEIRS)
     assert set(records(case)) == {0}
@@ -82,7 +82,7 @@ def test_rows_of_a_range_that_is_served_elsewhere_are_not_given_up(state: str) -
     """Two partitions would take writes of one range."""
     case = lost_while_resharded()
     case.state = state
-    says(case, HEIRS[1], ImportProgress(source=0, begun=True, sealed=True))
+    says(case, HEIRS[1], ReshardProgress(source=0, begun=True, sealed=True))
     blank(case, HEIRS[0])
     decision = case.decide()
     assert decision.status.state == S.FAILED
@@ -95,7 +95,9 @@ def test_rows_of_a_range_that_is_served_elsewhere_are_not_given_up(state: str) -
 
 
 @pytest.mark.proves("B-14")
-@pytest.mark.parametrize("changes", [{"leader_epoch": 3}, {"role": Role.FOLLOWER}, {"imports": ()}])
+@pytest.mark.parametrize(
+    "changes", [{"leader_epoch": 3}, {"role": Role.FOLLOWER}, {"reshard_progress": ()}]
+)
 def test_a_target_whose_leader_says_nothing_is_waited_for(changes: dict[str, Any]) -> None:
     """It may serve the range, and nobody knows."""
     case = lost_while_resharded()
@@ -128,8 +130,8 @@ def test_a_target_that_serves_other_rows_keeps_its_own_and_that_is_told() -> Non
     """Clients' rows would be deleted; or a person not know why the re-sharding stands still."""
     case = lost_while_resharded(targets=1)
     said: tuple[Any, ...] = (
-        ImportProgress(source=0, begun=True, filled=True),
-        ImportProgress(source=1, begun=True, sealed=True),
+        ReshardProgress(source=0, begun=True, backfilled=True),
+        ReshardProgress(source=1, begun=True, sealed=True),
     )
     says(case, HEIRS[0], *said)
     assert set(records(case)) == {0}

@@ -13,7 +13,7 @@ from rezone.domain.machines.resharding_table import GRACE_SECONDS
 from rezone.domain.model import resharding_view as views
 from rezone.domain.model import world
 from rezone.domain.rebalance.run import NoPlan
-from rezone.domain.resharding.steps import REFILLS_MAX
+from rezone.domain.resharding.steps import BACKFILLS_MAX
 from rezone.domain.routing import route_checks, route_leaders, routes
 from rezone.resources.conditions import ConditionType, Reason
 from rezone.resources.task import TERMINAL_TASK_STATES
@@ -100,8 +100,8 @@ def test_targets_that_do_not_open_in_time_end_in_a_cancel() -> None:
     check_cancelled(zone)
 
 
-def test_nothing_is_filled_before_all_replicas_of_targets_are_in_sync() -> None:
-    """Rows would have one copy, and be filled again when its node fails."""
+def test_nothing_is_backfilled_before_all_replicas_of_targets_are_in_sync() -> None:
+    """Rows would have one copy, and be backfilled again when its node fails."""
     zone = Zone(2, 4)
     while zone.status.state != S.AWAITING_REPLICAS:
         zone.run()
@@ -153,7 +153,7 @@ def test_each_source_cuts_over_when_its_own_targets_are_ready() -> None:
     assert zone.sources[0].record.sealed
     assert not zone.sources[1].record.sealing
     slow.parts[0].lag_rows = LAG_ROWS_MAX + 1
-    assert waiting(zone) == "CatchingUp: imports: 1"
+    assert waiting(zone) == "CatchingUp: reshard streams: 1"
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
 
@@ -172,13 +172,13 @@ def test_nothing_is_sealed_for_a_part_that_was_not_verified() -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_nothing_is_sealed_or_compared_for_a_range_that_is_not_filled() -> None:
+def test_nothing_is_sealed_or_compared_for_a_range_that_is_not_backfilled() -> None:
     """A new partition that only follows the log of its range takes nothing over.
 
     The rows that were there before would be missing where the range is served.
     """
     zone = Zone(1, 2)
-    zone.fills = False
+    zone.backfills = False
     for _ in range(30):
         zone.run()
         zone.settle()
@@ -192,7 +192,7 @@ def test_nothing_is_sealed_or_compared_for_a_range_that_is_not_filled() -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_a_seal_is_revoked_for_a_range_that_is_filled_again() -> None:
+def test_a_seal_is_revoked_for_a_range_that_is_backfilled_again() -> None:
     """A cut-over that was authorized is taken back when a new partition has begun again.
 
     The record says that it was compared: it would be served with what it has by then.
@@ -200,7 +200,7 @@ def test_a_seal_is_revoked_for_a_range_that_is_filled_again() -> None:
     zone = Zone(1, 2)
     sealing(zone)
     part = zone.targets[max(zone.targets)].parts[0]
-    part.filled, part.lag_rows = False, 0
+    part.backfilled, part.lag_rows = False, 0
     assert not asked(zone, views.RequestSeal)
     zone.run()
     assert not zone.sources[0].record.sealing
@@ -231,7 +231,9 @@ def test_the_next_coordinator_asks_for_a_seal_that_was_authorized() -> None:
 
 
 @pytest.mark.parametrize("lag", [None, LAG_ROWS_MAX + 1])
-def test_a_target_with_several_sources_serves_none_before_all_are_imported(lag: int | None) -> None:
+def test_a_target_with_several_sources_serves_none_before_all_are_resharded(
+    lag: int | None,
+) -> None:
     """It would serve one part while another may still have to be begun again."""
     zone = Zone(2, 1)
     go_on(zone, S.SWITCHING)
@@ -251,7 +253,7 @@ def test_a_cancel_before_the_first_seal_leaves_nothing_behind(state: str) -> Non
     zone = Zone(3, 5)
     zone.paused = state in {S.PLANNED, S.APPROVED}
     zone.manual_approval = state == S.PLANNED
-    zone.fills = state != S.TRANSFERRING
+    zone.backfills = state != S.TRANSFERRING
     zone.cut_overs_max = 0
     go_on(zone, state, passes=30) if state != S.PLANNED else zone.run()
     assert zone.status.state == state
@@ -382,12 +384,12 @@ def test_it_is_not_over_before_all_nodes_have_said_what_they_have(*, cancel: boo
     go_on(zone, S.SWITCHING if cancel else S.STOPPING_REDUNDANT)
     change(zone, cancel=cancel)
     zone.now += timedelta(seconds=GRACE_SECONDS)
-    zone.unheard = 1
+    zone.unreported = 1
     for _ in range(6):
         zone.run()
         zone.settle()
     assert waiting(zone) == "Stopping: what 1 data nodes have, which have not said yet"
-    zone.unheard = 0
+    zone.unreported = 0
     go_on(zone)
     assert zone.status.state == (S.CANCELLED if cancel else S.SUCCEEDED)
 
@@ -434,7 +436,7 @@ def test_a_broken_target_is_begun_again_when_it_cannot_serve(source: str) -> Non
     assert (after.record != before) == (source == "well")
     if source == "well":
         assert after.record == routes.begin_again(before, NODES, 1)
-        assert [part.filled for part in after.parts] == [False, False]
+        assert [part.backfilled for part in after.parts] == [False, False]
     zone.cut_overs_max = 2
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
@@ -484,17 +486,17 @@ def one_cut_over(old: int, new: int) -> Zone:
 
 
 @pytest.mark.proves("B-04", "B-14")
-def test_a_new_partition_that_differs_later_is_filled_again_a_few_times() -> None:
+def test_a_new_partition_that_differs_later_is_backfilled_again_a_few_times() -> None:
     """It would be cut over with wrong rows, wait for ever, or be copied again and again."""
     zone = one_cut_over(2, 2)
-    for attempt in range(1, REFILLS_MAX + 1):
+    for attempt in range(1, BACKFILLS_MAX + 1):
         part = differ(zone)
         for _ in range(3):
             zone.run()
         assert part not in zone.targets[part.overlap.new].parts, "its rows are still there"
         assert zone.status.attempt == attempt
         assert zone.status.last_error is not None
-        assert "it is filled again" in zone.status.last_error.message
+        assert "it is backfilled again" in zone.status.last_error.message
         go_on(zone, S.SWITCHING)
     part = differ(zone)
     for _ in range(5):
@@ -564,9 +566,9 @@ def test_it_is_not_over_before_every_target_serves() -> None:
 def test_nothing_is_sealed_for_a_target_whose_followers_are_behind() -> None:
     """A range would be cut over to a single copy, and wait if that one's node fails."""
     zone = Zone(1, 2)
-    zone.fills = False
+    zone.backfills = False
     go_on(zone, S.TRANSFERRING)
-    zone.fills = True
+    zone.backfills = True
     for _ in range(30):
         zone.settle()
         for target in zone.targets.values():
@@ -577,7 +579,7 @@ def test_nothing_is_sealed_for_a_target_whose_followers_are_behind() -> None:
 
 
 def test_suspended_it_begins_nothing_and_ends_what_was_authorized() -> None:
-    """A suspended task would fill and seal, or leave writers of a sealed range waiting."""
+    """A suspended task would backfill and seal, or leave writers of a sealed range waiting."""
     zone = Zone(4, 8)
     zone.cut_overs_max = 1
     sealing(zone)
@@ -621,7 +623,7 @@ def test_old_partitions_that_cannot_be_stopped_do_not_hold_it_up_for_ever() -> N
 def test_a_target_without_nodes_says_so() -> None:
     """It would wait without a word (B-14)."""
     zone = Zone(1, 2)
-    zone.fills = False
+    zone.backfills = False
     go_on(zone, S.TRANSFERRING)
     target = next(iter(zone.targets.values()))
     target.nodes = ()
@@ -632,7 +634,7 @@ def test_a_target_without_nodes_says_so() -> None:
 
 
 class ReshardingMachine(RuleBasedStateMachine):
-    """A re-sharding among lost actions, failovers, broken imports, suspends and a cancel."""
+    """A re-sharding among lost actions, failovers, broken streams, suspends and a cancel."""
 
     @initialize(first=st.integers(1, 5), second=st.integers(1, 5), cut_overs=st.integers(1, 3))
     def start(self, first: int, second: int, cut_overs: int) -> None:
@@ -685,8 +687,8 @@ class ReshardingMachine(RuleBasedStateMachine):
             source.record = rolled_back
 
     @rule(pick=st.integers(0, 99))
-    def break_import(self, pick: int) -> None:
-        """Trim a log that is still to be imported."""
+    def break_reshard(self, pick: int) -> None:
+        """Trim a log that is still to be pulled."""
         # A target that serves another part, or is about to, is for a person: no end would come.
         targets = [h for h in self.zone.targets.values() if h.open and not h.serves]
         parts = [p for h in targets for p in h.parts if not self.is_cutting_over(h, p)]

@@ -16,9 +16,9 @@ from rezone.domain.routing.topology_text import Topology
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskType
 from rezone.wire.layouts import Layout, overlaps
 from rezone.wire.messages import (
-    ImportProgress,
     IndexPosition,
     LeaderAndIsr,
+    ReshardProgress,
     Role,
     SealState,
 )
@@ -128,30 +128,38 @@ def test_parts_are_what_the_target_s_leader_says_of_them() -> None:
     """A source would be sealed for a target that has not its rows."""
     made = world(bytes_estimate=3000, rows_estimate=30)
     progress = (
-        ImportProgress(source=0, filled=True, lag_rows=5),
-        ImportProgress(source=1, rows=5, broken=True),
+        ReshardProgress(source=0, backfilled=True, lag_rows=5),
+        ReshardProgress(source=1, rows=5, broken=True),
     )
     found = seen(
-        with_targets(made.view(), n1={"imports": progress}),
+        with_targets(made.view(), n1={"reshard_progress": progress}),
         verified={(0, HEIRS.ids[1], 1)},
         differing={(1, HEIRS.ids[1], 1)},
     )
     whole, broken = target(found, 1).parts
     assert [p.overlap for p in (whole, broken)] == list(overlaps(Layout(0, 2), HEIRS))[1:3]
-    assert (whole.filled, whole.lag_rows, whole.verified, whole.differs) == (True, 5, True, False)
+    assert (whole.backfilled, whole.lag_rows, whole.verified, whole.differs) == (
+        True,
+        5,
+        True,
+        False,
+    )
     assert (broken.broken, broken.verified, broken.differs) == (True, False, True)
     assert (whole.bytes_done, whole.bytes_total) == (1000, 1000)
     assert (broken.bytes_done, broken.bytes_total) == (500, 1000)
     (unknown,) = target(found, 0).parts
-    assert (unknown.filled, unknown.lag_rows, unknown.sealed) == (False, None, False)
+    assert (unknown.backfilled, unknown.lag_rows, unknown.sealed) == (False, None, False)
 
 
 @pytest.mark.parametrize("changes", [{"role": Role.FOLLOWER}, {"leader_epoch": 0}])
 def test_who_does_not_lead_a_target_has_no_word(changes: dict[str, Any]) -> None:
     """An earlier leader's progress would count, which its successor may not have."""
-    said = {"imports": (ImportProgress(source=0, filled=True, lag_rows=0),), **changes}
+    said = {
+        "reshard_progress": (ReshardProgress(source=0, backfilled=True, lag_rows=0),),
+        **changes,
+    }
     found = target(seen(with_targets(world().view(), n0=said)), 0)
-    assert (found.leader_epoch, found.parts[0].filled) == (None, False)
+    assert (found.leader_epoch, found.parts[0].backfilled) == (None, False)
 
 
 def test_a_target_is_in_sync_when_all_its_nodes_that_are_left_are() -> None:
@@ -202,14 +210,14 @@ def test_who_was_not_heard_yet_may_have_anything() -> None:
     """What a new coordinator has not heard of would be taken for stopped."""
     view = world().view()
     first = view.nodes[0]
-    for changes, unheard in (
+    for changes, unreported in (
         ({}, 0),
         ({"reachable": False}, 1),
         ({"reachable": False, "lost": True}, 0),
         ({"reachable": False, "unreachable_since": NOW}, 0),
     ):
         nodes = {**view.nodes, 0: dataclasses.replace(first, **changes)}
-        assert seen(dataclasses.replace(view, nodes=nodes)).unheard == unheard
+        assert seen(dataclasses.replace(view, nodes=nodes)).unreported == unreported
 
 
 def test_a_node_that_is_not_there_gets_no_target() -> None:

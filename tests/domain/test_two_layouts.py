@@ -39,7 +39,7 @@ def health(made: World) -> ZoneHealth:
 
 
 def test_leaders_of_both_layouts_are_replaced() -> None:
-    """New partitions would wait for a dead node; or importers for the seal that another one has."""
+    """New partitions would wait for a dead node; or targets for the seal that another one has."""
     made = resharding(sealed=(0,))
     made.silent[0] = LEASE_SECONDS
     after = {change.partition: change.state for change in repairs(made.view(), NOW)}
@@ -64,7 +64,7 @@ def test_new_partitions_take_writes_when_all_their_replicas_are_open() -> None:
 def test_who_has_lost_its_rows_is_copied_for(
     partition: PartitionId, *, sealed: bool, copied: bool
 ) -> None:
-    """A new partition would stay short for as long as it is filled; or a sealed one be copied."""
+    """A new partition would stay short while it is backfilled; or a sealed one be copied."""
     made = resharding(sealed=(0,) if sealed else ())
     made.reports[partition, 2] = {"needs_snapshot": True}
     copies = missing_copies(made.view(), task_copies=False)

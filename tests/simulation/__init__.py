@@ -28,10 +28,10 @@ What stands in for the world, each as small as it can be:
   machines that are down (decision 0203).
 - `scenarios`: what is asked of a zone; `target_scenarios`: with copies that fail, or wait.
 - `data_plane`: data nodes alone, on such files, without an operator; `cut_over`: in the middle of
-  a re-sharding, with the real `imports` on lines that fail; `closed_times`: with clocks that are
-  wrong by far; `indexed`: with indexes that come and go, takeovers, a log that is trimmed, and
-  what seldom comes by itself (`plots`, decision 0211); `copy_storm`: with replicas that come and
-  go all the time.
+  a re-sharding, with the real `reshard_pulls` on lines that fail; `closed_times`: with clocks that
+  are wrong by far; `indexed`: with indexes that come and go, takeovers, a log that is trimmed, and
+  what seldom comes by itself (`plots`, decision 0211); `copy_storm`: with replicas that come and go
+  all the time.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
 `REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them,

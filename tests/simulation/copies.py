@@ -24,7 +24,7 @@ from rezone.datanode.copying.copies import (
     failure_of,
     snapshot_stream,
 )
-from rezone.storage.snapshot.rests import no_rest
+from rezone.storage.snapshot.throttle import unthrottled
 from rezone.wire import messages
 from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Feed, Relay
 from rezone.wire.errors import NotReadyError, RezoneError
@@ -180,7 +180,7 @@ class NotedReceiver(Receiver):
     """The real receiver; the world looks at what it has taken."""
 
     def __init__(self, world: CopyWorld, partition: Replica, attempt: str) -> None:
-        super().__init__(partition, attempt, no_rest)
+        super().__init__(partition, attempt, unthrottled)
         self._world = world
         self._partition = partition
 

@@ -6,8 +6,9 @@ a third brings to all who need one. Nodes die at any step and at any sync, third
 leaders change; logs are trimmed and old versions removed as soon as anybody allows it; sources
 apply late, or as hot standbys what is not committed.
 
-What is copied is, by the seed, a table with indexes, open transactions in it, and filled
-meanwhile from other partitions (`fills`), whose old rows its snapshots must save for their readers.
+What is copied is, by the seed, a table with indexes, open transactions in it, and backfilled
+meanwhile from other partitions (`backfills`), whose old rows its snapshots must save for their
+readers.
 
 What must hold: what a receiver ends with is, part by part, what the snapshots showed that it came
 from (B-04), with all entries of its indexes (SS-05); it ends at all (B-05); no acknowledged row is
@@ -47,14 +48,14 @@ from rezone.wire.messages import (
     ZoneConfig,
 )
 from simulation import data_plane
+from simulation.backfills import BACKFILLED_BEFORE, Backfills
 from simulation.copies import Carrier, Chunk, CopyWorld, PullSink, PutSink
 from simulation.copy_node import CopyNode
 from simulation.data_plane import FENCE, MINIMUM, NODES, DataPlane
 from simulation.disk import TrackedDisk
-from simulation.fills import FILLED_BEFORE, Fills
-from simulation.imports import Lines
 from simulation.index_checks import INDEXES, TableRows, check_entries, is_indexed, table_of
 from simulation.received import Received, Versions, versions_of
+from simulation.reshard_pulls import Lines
 from simulation.transactions import Client, Told, check_told, torn, versions
 from simulation.written import ROWS_PER_WRITE, Written
 
@@ -67,7 +68,7 @@ PLACES = 4
 BURST_CHANCE, BURST_WRITES = 0.05, 10
 """How often there are so many writes at once: more than a scan may note before it goes on."""
 
-FILL_STEPS = 20
+BACKFILL_STEPS = 20
 ERROR_MICROS = 100_000
 IDLE_SECONDS_MAX = 2.0
 HOUSE_SECONDS = 0.5
@@ -130,8 +131,8 @@ class CopyStorm(DataPlane, CopyWorld):
             Client(rng, self.told, self.in_transactions, self._value_of)
             for _ in range(rng.choice((0, CLIENTS)))
         ]
-        made = Fills(rng, PARTITION, self.rows, self._value_of, self.counts)
-        self.fills = rng.choice((None, made))
+        made = Backfills(rng, PARTITION, self.rows, self._value_of, self.counts)
+        self.backfills = rng.choice((None, made))
         self.standbys = rng.choice((0.0, 0.1))
         self.carriers: list[Carrier] = []
         self.contents: dict[str, Versions] = {}
@@ -202,10 +203,10 @@ class CopyStorm(DataPlane, CopyWorld):
         for node in NODES:
             self.tell(node, PARTITION)
         self._stormy = False
-        fills = self.fills
-        while fills is not None and not all(map(fills.begin, self.leaders(PARTITION))):
+        backfills = self.backfills
+        while backfills is not None and not all(map(backfills.begin, self.leaders(PARTITION))):
             self.step()
-        for _ in range(FILL_STEPS):
+        for _ in range(BACKFILL_STEPS):
             self._write()
             self._write()
             self.step()
@@ -268,8 +269,8 @@ class CopyStorm(DataPlane, CopyWorld):
             check_entries(replica, {key: here[key] for key in everywhere})
         if self.config.version_retention_seconds != FOR_EVER_SECONDS:
             return
-        if self.fills is not None:
-            self.fills.check(replica, versions_of(replica.store))
+        if self.backfills is not None:
+            self.backfills.check(replica, versions_of(replica.store))
         seen = versions(replica.store, self.in_transactions)
         assert not torn(self.told, seen), f"half of {torn(self.told, seen)}"
         self.counts.update(check_told(self.told, seen))
@@ -287,7 +288,9 @@ class CopyStorm(DataPlane, CopyWorld):
             and not any(replica.store.has_open_transactions for replica in replicas)
             and all(client.idle for client in self.clients)
             and (self._table is None or all(map(is_indexed, replicas)))
-            and (self.fills is None or all(map(self.fills.are_over, self.leaders(PARTITION))))
+            and (
+                self.backfills is None or all(map(self.backfills.are_over, self.leaders(PARTITION)))
+            )
         )
 
     def step(self) -> None:
@@ -310,15 +313,15 @@ class CopyStorm(DataPlane, CopyWorld):
         self._compare()
 
     def _go_on(self) -> None:
-        """Let clients and fills go on at whoever leads."""
+        """Let clients and backfills go on at whoever leads."""
         leaders, now = self.leaders(PARTITION), self.loop.monotonic()
         for client in self.clients:
             if self._stormy or not client.idle:
                 with self.mortals():
                     client.step(leaders, now)
-        if self.fills is not None and leaders:
+        if self.backfills is not None and leaders:
             with self.mortals():
-                self.fills.step(leaders[0])
+                self.backfills.step(leaders[0])
 
     def _at(self, node: CopyNode, act: Callable[[], None]) -> None:
         """Have a node do something, if it is still up; it may die of it."""
@@ -582,8 +585,8 @@ class CopyStorm(DataPlane, CopyWorld):
         told = f"nodes {one.node_id} and {other.node_id} differ at {one.store.applied}"
         if self.config.version_retention_seconds == FOR_EVER_SECONDS:
             ended = _ended_in(one.store) | _ended_in(other.store)
-            filled = all(each.store.applied == each.store.log_end for each in (one, other))
-            found = [_shown(each.store, ended, filled=filled) for each in (one, other)]
+            backfilled = all(each.store.applied == each.store.log_end for each in (one, other))
+            found = [_shown(each.store, ended, backfilled=backfilled) for each in (one, other)]
             assert found[0] == found[1], told
         else:
             newest = [replica.store.reader.newest(self.rows, TIME_MAX) for replica in (one, other)]
@@ -617,15 +620,15 @@ def _ended_in(store: PartitionStore) -> set[bytes]:
         return intents - {found.last.transaction for found in table.all_open()}
 
 
-def _shown(store: PartitionStore, ended: set[bytes], *, filled: bool) -> Versions:
+def _shown(store: PartitionStore, ended: set[bytes], *, backfilled: bool) -> Versions:
     """Return what a store has applied, without the intents of these transactions.
 
     Of an entry that a crash has cut there may be rows: they are newer than what is applied, or,
-    unless all that came is `filled` in, of a fill.
+    unless all that came is `backfilled` in, of a backfill.
     """
     return {
         key: value
         for key, value in versions_of(store).items()
-        if (0 if filled else FILLED_BEFORE) <= time_of(key) <= store.applied_time
+        if (0 if backfilled else BACKFILLED_BEFORE) <= time_of(key) <= store.applied_time
         and (value[0] != FLAG_INTENT or owner_of(value) not in ended)
     }

@@ -1,6 +1,6 @@
 """A zone's data nodes in the middle of a re-sharding, without an operator: seals and who serves.
 
-Old partitions with clients, new ones that import their logs, and a coordinator that does nothing
+Old partitions with clients, new ones that pull their logs, and a coordinator that does nothing
 but elect leaders, answer proposals, authorize seals and revoke them, and ask for them now and then,
 late too. The nodes are the real ones of `node`; they die, lose what they had not synced, and lose
 sight of each other. Each client writes rows of its own name, one after the other, and goes on with
@@ -31,11 +31,11 @@ from rezone.wire.codec.producers import digest_of
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import (
+    OriginalId,
     PartitionId,
     ReplicaReport,
     Seal,
     SealState,
-    SentAs,
     WriteRequest,
     WriteResult,
     ZoneConfig,
@@ -48,13 +48,13 @@ from simulation.data_plane import (
     DataPlane,
     values_of,
 )
-from simulation.imports import FILL_CHANCE
+from simulation.reshard_pulls import BACKFILL_CHANCE
 
 CLIENTS = 3
 PATIENCE_SECONDS = 1.0
 ERROR_MICROS = 300_000
-FILL_CHANCES = (FILL_CHANCE, 0.03)
-"""Half of the runs fill for so long that leaders change meanwhile."""
+BACKFILL_CHANCES = (BACKFILL_CHANCE, 0.03)
+"""Half of the runs backfill for so long that leaders change meanwhile."""
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ class Write:
     row: bytes
     value: bytes
     producer_id: str
-    names: dict[PartitionId, SentAs] = dataclasses.field(default_factory=dict)
+    names: dict[PartitionId, OriginalId] = dataclasses.field(default_factory=dict)
     since: float = 0.0
     outcome: WriteResult | RezoneError | None = None
     asked: PartitionId = -1
@@ -100,8 +100,8 @@ class CutOver(DataPlane):
         self.compared: weakref.WeakKeyDictionary[Replica, set[PartitionId]] = (
             weakref.WeakKeyDictionary()
         )
-        self.fill_chance = self.lateness.choice(FILL_CHANCES)
-        self.imports_at = self.rng.uniform(0, STORM_SECONDS / 2)
+        self.backfill_chance = self.lateness.choice(BACKFILL_CHANCES)
+        self.reshards_at = self.rng.uniform(0, STORM_SECONDS / 2)
         self.begin((*self.old.ids, *self.new.ids))
 
     # --- the run ---------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class CutOver(DataPlane):
     def step(self) -> None:
         """Let a moment pass."""
         super().step()
-        self._import()
+        self._append()
         for number in range(CLIENTS):
             self._write_on(number)
         self.read_newest()
@@ -135,21 +135,22 @@ class CutOver(DataPlane):
         return whole and store.applied == target.positions.committed == store.log_end
 
     def disturb(self) -> None:
-        """Perhaps break something; perhaps end who leads a source, while others are filled from it.
+        """Perhaps break something, or end who leads a source while others are backfilled from it.
 
-        With what the next one has yet to apply (`LATE_APPLIES`) is what a fill must not leave out.
+        With what the next one has yet to apply (`LATE_APPLIES`) is what a backfill must not leave
+        out.
         """
         super().disturb()
         if self.lateness.random() < self.late_applies / 4:
             leading = [
                 self.records[part.source].leader
                 for target in self.replicas()
-                for part in target.importing.parts()
-                if part.position is not None and part.position.filling
+                for part in target.reshard_streams.parts()
+                if part.position is not None and part.position.backfilling
             ]
             up = [node for node in leading if node in self.network.nodes]
             if up and len(self.network.nodes) > 1:
-                self.counts["ended while filled from"] += 1
+                self.counts["ended while backfilled from"] += 1
                 self.end(self.lateness.choice(up))
 
     # --- the coordinator -------------------------------------------------------------------------
@@ -195,11 +196,12 @@ class CutOver(DataPlane):
             self.denied.pop(partition, None)
             self.set(partition, route_seals.authorize_seal(record))
 
-    # --- imports ---------------------------------------------------------------------------------
+    # --- reshard streams
+    # ---------------------------------------------------------------------------------
 
-    def _import(self) -> None:
+    def _append(self) -> None:
         """Have each node import what it leads."""
-        if self.loop.time() < self.imports_at:
+        if self.loop.time() < self.reshards_at:
             return
         for node in list(self.network.nodes):
             if node in self.network.nodes:
@@ -241,7 +243,7 @@ class CutOver(DataPlane):
         write.since = self.loop.monotonic()
         before = tuple(name for p, name in write.names.items() if p != write.asked)
         digest = digest_of(write.row + write.value, delete=False)
-        name = write.names.setdefault(write.asked, SentAs(write.asked, 1, digest))
+        name = write.names.setdefault(write.asked, OriginalId(write.asked, 1, digest))
         leaders = self.leaders(write.asked)
         if not leaders:
             return
@@ -250,7 +252,7 @@ class CutOver(DataPlane):
             partition=write.asked,
             producer_id=write.producer_id,
             sequence=name.sequence,
-            sent_as=before,
+            original_ids=before,
         )
         prepared = PreparedRows(rows_batch([write.row], [0], [write.value]), 100, digest=digest)
 

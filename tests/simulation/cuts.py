@@ -145,7 +145,7 @@ def operator_from_idle(node: NodeId) -> Callable[[World], None]:
 
 def operator_hears_none_of(nodes: Iterable[NodeId]) -> Callable[[World], None]:
     """Lose what these nodes say to the operator; what it says to them arrives."""
-    return lambda world: world.network.unheard.update(nodes)
+    return lambda world: world.network.unreported.update(nodes)
 
 
 def node_from_peers(node: NodeId) -> Callable[[World], None]:

@@ -45,10 +45,10 @@ from rezone.wire.messages import (
 )
 from simulation import node as simulated
 from simulation.disk import Disks, MachineDiedError, memory_directory
-from simulation.imports import FILL_CHANCE, KilledError, Lines
 from simulation.loop import VirtualLoop
 from simulation.network import Network
 from simulation.node import SimulatedNode
+from simulation.reshard_pulls import BACKFILL_CHANCE, KilledError, Lines
 
 Life = TypeVar("Life", bound=SimulatedNode)
 
@@ -80,10 +80,10 @@ FENCE = Fence(coordinator_epoch=1)
 # asks is answered at once, because nothing happens meanwhile.
 SETTINGS = msgspec.structs.replace(
     simulated.SETTINGS,
-    import_chunk_bytes=60,
-    import_mark_rows=20,
-    import_poll_ms=0,
-    import_linger_ms=0,
+    reshard_chunk_bytes=60,
+    reshard_mark_rows=20,
+    reshard_poll_ms=0,
+    reshard_linger_ms=0,
 )
 
 
@@ -149,7 +149,7 @@ class DataPlane:
         self.late_applies = self.lateness.choice(LATE_APPLIES)
         self.damages = random.Random(f"damaged bounds {rng.getstate()[1][0]}")
         self.damage_chance = DAMAGE_CHANCE
-        self.fill_chance = FILL_CHANCE
+        self.backfill_chance = BACKFILL_CHANCE
         self.stalled: Host[Replica] | None = None
         self.slow_until: dict[NodeId, float] = {}
 
@@ -173,7 +173,7 @@ class DataPlane:
 
     def start(self, node: NodeId) -> None:
         """Start a node on its disk."""
-        lines = Lines(self.network, self.rng, self.meanwhile, self.counts, self.fill_chance_now)
+        lines = Lines(self.network, self.rng, self.meanwhile, self.counts, self.backfill_chance_now)
         made = self.make_node(node, lines)
         lines.node, self.lines[node] = made, lines
         self.network.nodes[node] = made
@@ -181,9 +181,9 @@ class DataPlane:
         for partition in self.records:
             self.tell(node, partition)
 
-    def fill_chance_now(self) -> float:
+    def backfill_chance_now(self) -> float:
         """Return how often a node fetches rows in a step: always where some are not applied yet."""
-        return 1.0 if self.stalled is not None else self.fill_chance
+        return 1.0 if self.stalled is not None else self.backfill_chance
 
     def configure(self, node: NodeId) -> None:
         """Send a node the zone's configuration of the day."""
@@ -341,7 +341,7 @@ class DataPlane:
     def calm(self) -> None:
         """End all faults."""
         self.network.cut.clear()
-        self.late_applies, self.fill_chance = 0.0, FILL_CHANCE
+        self.late_applies, self.backfill_chance = 0.0, BACKFILL_CHANCE
         self.slow_until.clear()
         for machine in self.machines.values():
             machine.dies_in = 0

@@ -140,7 +140,7 @@ class Follower:
                 self._truncated(asked)
             return
         if asked.partition in self._run.new.ids and asked.given_by in self._run.old.ids:
-            counts["feed by imports"] += 1
+            counts["feed by reshard streams"] += 1
         self.positions.took(asked, answer)
         counts["feed ended"] += answer.ended
         counts["feed more"] += answer.more

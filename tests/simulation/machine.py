@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from rezone.storage.upkeep.setaside import is_replica
+from rezone.storage.upkeep.quarantine import is_replica
 from rezone.wire.messages import NodeId, PartitionId
 from simulation.disk import Content, Disks, MachineDiedError, TrackedDisk, memory_directory
 from simulation.held import Held, Histories, History

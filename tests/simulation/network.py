@@ -2,7 +2,7 @@
 
 A call takes a moment each way. It may be late, so late that its sender has given up or is dead;
 its answer may be lost. Both are what timeouts leave open. Calls to nodes that are `isolated` are
-lost, and answers of those that are `unheard`; a process that is `hung` does nothing and says
+lost, and answers of those that are `unreported`; a process that is `hung` does nothing and says
 nothing, though its connections stand; one that is `stalled` answers no call and does nothing for
 what it leads, but says that it is there. `holds` picks calls that are kept back
 until `release`.
@@ -40,7 +40,7 @@ class Network:
         self.silent: set[frozenset[NodeId]] = set()
         self.lossy: set[tuple[NodeId, NodeId]] = set()
         self.warm: dict[tuple[NodeId, NodeId], float] = {}
-        self.unheard: set[NodeId] = set()
+        self.unreported: set[NodeId] = set()
         self.hung: set[NodeId] = set()
         self.stalled: set[NodeId] = set()
         self.late_seconds: Callable[[], float] = lambda: 0.0
@@ -79,7 +79,7 @@ class Network:
 
     def heal(self) -> None:
         """End all cuts, in every direction, and let hung processes go on."""
-        for cuts in (self.isolated, self.unheard, self.hung, self.stalled):
+        for cuts in (self.isolated, self.unreported, self.hung, self.stalled):
             cuts.clear()
         for links in (self.cut, self.silent, self.lossy):
             links.clear()
@@ -147,7 +147,7 @@ class Network:
 
     def _is_heard(self, node: SimulatedNode) -> bool:
         """Return whether what a node answers the operator arrives."""
-        return node.node_id not in self.isolated | self.unheard | self.hung | self.stalled
+        return node.node_id not in self.isolated | self.unreported | self.hung | self.stalled
 
     def _digest(
         self, node: SimulatedNode, request: DigestRequest, later: Later, until: float

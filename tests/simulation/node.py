@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from at_once import AtOnce
-from rezone.controller.nodes.heard import Heard, with_answer
-from rezone.controller.nodes.news import has_changed
+from rezone.controller.nodes.node_state import NodeState, with_answer
+from rezone.controller.nodes.report_delta import has_changed
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.commit.lease import Promise
@@ -29,16 +29,16 @@ from rezone.datanode.disk.space import DiskSpace
 from rezone.datanode.indexing.index_builds import IndexBuilds
 from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.node.hearing import Hearing
-from rezone.datanode.node.import_pulls import ImportPulls
 from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.node.memory import NodeMemory, SnapshotSlots
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.replicas import Replicas
 from rezone.datanode.node.report import ReportBoard, replica_report
+from rezone.datanode.node.reshard_pulls import ReshardPulls
 from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.resharding.import_source import ImportSource
+from rezone.datanode.resharding.reshard_source import ReshardSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.service.control import Control
@@ -69,8 +69,9 @@ from simulation.streams import Follower, SimulatedStream
 if TYPE_CHECKING:
     from simulation.network import Network
 
-# Threads import nothing here: what is imported is moved step by step (`imports`), or not at all.
-SETTINGS = NodeSettings(replica_lag_ms_max=6_000, takeover_timeout_ms=2_000, import_threads=0)
+# Threads import nothing here: what is pulled is moved step by step (`reshard_pulls`), or not at
+# all.
+SETTINGS = NodeSettings(replica_lag_ms_max=6_000, takeover_timeout_ms=2_000, reshard_threads=0)
 ROW_BYTES = 1000
 """What the coordinator hears of a row's size."""
 
@@ -200,11 +201,13 @@ class SimulatedNode(DataNode):
             lambda: self.zone.table,
             self.foreground,
         )
-        self.import_source = ImportSource(self.find, self.foreground, self.clock, threading.Event())
+        self.reshard_source = ReshardSource(
+            self.find, self.foreground, self.clock, threading.Event()
+        )
         self.change_source = ChangeSource(self.find, self.clock, threading.Event())
         self.control = Control(self)
         self.zone = KnownZone(node_id)
-        self.imports = ImportPulls(self, connect)
+        self.reshard_pulls = ReshardPulls(self, connect)
         self.promises: dict[NodeId, Promise] = {}
         self._jobs: dict[Job, None] = {}
         self._syncing: dict[Job, tuple[float, int]] = {}
@@ -216,7 +219,7 @@ class SimulatedNode(DataNode):
         self.followers: dict[PartitionId, Follower] = {}
         self._polls: list[tuple[ReportRequest, Later]] = []
         # What a coordinator knows that has heard of a version, for `_report_checked`.
-        self._heard: dict[int, Heard] = {}
+        self._heard: dict[int, NodeState] = {}
         self.hearing = Hearing(
             SimulatedPeers(self), self.partitions, self.settings, self._hears_others
         )
@@ -424,7 +427,7 @@ class SimulatedNode(DataNode):
         """Answer the polls for which there is news, and the one whose time is over."""
         waiting, self._polls = self._polls, []
         for request, later in waiting:
-            if later is overdue or self.board.has_news(request):
+            if later is overdue or self.board.has_changes(request):
                 later.answer(self._report_checked(request))
             else:
                 self._polls.append((request, later))

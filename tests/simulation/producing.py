@@ -35,10 +35,10 @@ from rezone.wire.errors import (
     SequenceReusedError,
 )
 from rezone.wire.messages import (
+    OriginalId,
     PartitionId,
     ProducerOpen,
     ProducerOpened,
-    SentAs,
     WriteRequest,
     WriteResult,
 )
@@ -74,7 +74,7 @@ class Asked:
 
     row: bytes
     value: bytes = b""
-    names: dict[PartitionId, SentAs] = dataclasses.field(default_factory=dict)
+    names: dict[PartitionId, OriginalId] = dataclasses.field(default_factory=dict)
     partition: PartitionId = -1
     since: float = 0.0
     opening: ProducerOpen | None = None
@@ -269,14 +269,14 @@ class Named:
         digest = digest_of(asked.row + asked.value, delete=False)
         if partition not in asked.names:
             process.sequences[partition] += 1
-            asked.names[partition] = SentAs(partition, process.sequences[partition], digest)
+            asked.names[partition] = OriginalId(partition, process.sequences[partition], digest)
         request = WriteRequest(
             opaque=0,
             partition=partition,
             producer_id=process.producer_id,
             producer_epoch=process.epoch,
             sequence=asked.names[partition].sequence,
-            sent_as=tuple(name for p, name in asked.names.items() if p != partition),
+            original_ids=tuple(name for p, name in asked.names.items() if p != partition),
         )
         return request, PreparedRows(
             rows_batch([asked.row], [0], [asked.value]), 100, digest=digest
@@ -315,7 +315,8 @@ class Named:
             replica = replica_of(row)
             times = {ack.value: ack.commit_time for ack in acks}
             if all_versions:
-                # A target answers a repeat with its import's time, which may be a later one.
+                # A target answers a repeat with its reshard stream's time, which may be a later
+                # one.
                 kept = values_of(replica, row)
                 assert times.keys() <= kept.keys(), f"{times.keys() - kept.keys()} are lost"
                 times = {value: kept[value] for value in times}

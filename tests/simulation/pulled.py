@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from rezone.datanode.copying.copies import Receiver, current_state, failure_of, snapshot_stream
-from rezone.storage.snapshot.rests import no_rest
+from rezone.storage.snapshot.throttle import unthrottled
 from rezone.wire.errors import ConflictError, NoSpaceError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     NodeId,
@@ -36,7 +36,7 @@ class Copy:
         self.partition = partition
         self.source = source
         self.ended = False
-        self._receiver = Receiver(partition, target.new_id(), no_rest)
+        self._receiver = Receiver(partition, target.new_id(), unthrottled)
         self._batches: Generator[Any, None, None] | None = None
 
     def step(self) -> None:

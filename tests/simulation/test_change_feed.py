@@ -31,8 +31,8 @@ def test_each_change_comes_once_from_replicas_that_are_copied(seed: int) -> None
 
 
 def test_the_runs_reach_what_they_are_for() -> None:
-    """Followers who never lag, begin again or read what was imported would prove nothing."""
-    answers = ("feed changes", "feed more", "feed ended", "feed by imports")
+    """Followers who never lag, begin again or read what was pulled would prove nothing."""
+    answers = ("feed changes", "feed more", "feed ended", "feed by reshard streams")
     refusals = ("feed NotReady", "feed NotLeader", "feed FeedTruncated")
     assert_reached(
         (*answers, *refusals, "feed begun again", "Committed"), [Followed, FollowedCopies]

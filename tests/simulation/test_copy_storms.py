@@ -8,13 +8,13 @@ from simulation.copy_storm import CopyStorm
 from simulation.coverage import assert_reached
 from simulation.runs import seeds
 
-UNAPPLIED_FILLS = (201, 254)
-"""In these a tombstone was collected when the last rows of a fill were in the log and not in the
+UNAPPLIED_BACKFILLS = (201, 254)
+"""In these a tombstone was collected when the last backfilled rows were in the log and not in the
 engine: what it had deleted was there again."""
 
 
 @pytest.mark.proves("B-04", "B-05")
-@pytest.mark.parametrize("seed", [*seeds()[::10], *UNAPPLIED_FILLS])
+@pytest.mark.parametrize("seed", [*seeds()[::10], *UNAPPLIED_BACKFILLS])
 def test_a_copy_is_what_its_source_has_shown(seed: int) -> None:
     """Some order of deaths, resumptions and writes would leave out a row, or mix two moments."""
     run = CopyStorm(seed)
@@ -31,7 +31,7 @@ def test_the_storms_reach_what_they_are_for() -> None:
     copies = ("rows", "files", "went on", "resumed", "failed", "compared", "alike")
     deaths = ("died", "receivers died", "carriers died", "broken streams", "broken puts")
     waits = ("waits for room", "waits for early rows", "early")
-    copied = ("indexed", "with open transactions", "filled", "Committed", "Aborted")
+    copied = ("indexed", "with open transactions", "backfilled", "Committed", "Aborted")
     sources = ("joined", "late applies", "of late sources", "of what is not committed")
     assert_reached((*copies, *deaths, *waits, *copied, *sources), [CopyStorm])
 

@@ -25,6 +25,6 @@ def test_nothing_is_lost_doubled_or_served_by_both(seed: int) -> None:
 def test_the_runs_reach_what_they_are_for() -> None:
     """Runs in which nobody is sent on, or no seal is taken back, would prove nothing."""
     clients = ("source", "target", "resharded", "read", "past")
-    requests = ("BeginImport", "FillImport", "TailImports", "late")
+    requests = ("BeginReshard", "ReshardBackfill", "ReshardCatchUp", "late")
     seals = ("denied", "compared", "late applies", "put off")
     assert_reached((*clients, *requests, *seals), [CutOver])

@@ -35,9 +35,9 @@ from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import CorruptionError, RezoneError
 from rezone.wire.messages import (
+    OriginalId,
     OwnWrites,
     ReadRequest,
-    SentAs,
     SnapshotFile,
     SnapshotHeader,
     TransactionTimes,
@@ -85,7 +85,7 @@ FRAMES = [
             partition=0,
             producer_id="5" * 32,
             sequence=1,
-            sent_as=(SentAs(1, 2, bytes(16)),),
+            original_ids=(OriginalId(1, 2, bytes(16)),),
             transaction=TIMES,
         ),
         BODY,

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from importing_kit import NEW, OLD, stores
+from reshard_kit import NEW, OLD, stores
 from storage_kit import rid
 
 from rezone.storage.log.entry import EntryKind, ProducerBatch, build_entry, iter_entries, rows_batch
 from rezone.storage.log_changes import Position, Reading
-from rezone.storage.reshard.imports import Stand, begin_entry, import_entry
-from rezone.storage.reshard.range_tail import range_entries
+from rezone.storage.reshard.range_changes import range_entries
+from rezone.storage.reshard.reshard_entries import Stand, begin_entry, reshard_entry
 from rezone.storage.store import PartitionStore
 from rezone.wire.codec.changes import changes_from
 from rezone.wire.codec.keyspace import hash_in
 from rezone.wire.errors import FeedTruncatedError
 from rezone.wire.layouts import WHOLE, HashRange
-from rezone.wire.messages import NOBODY_GAVE, EngineKind, FailoverEntry, ImportPosition
+from rezone.wire.messages import NOBODY_GAVE, EngineKind, FailoverEntry, ReshardPosition
 
 HEIR = NEW.ids[0]
 BRANCH = (FailoverEntry("u0", 0),)
@@ -81,20 +81,20 @@ def test_only_rows_of_the_range_come(tmp_path: Path) -> None:
         assert [value for _, value in found] == wanted
 
 
-def imported(
+def resharded(
     source: PartitionStore, target: PartitionStore, begun: int
-) -> tuple[ImportPosition, ...]:
-    """Import a whole source as one that began at an offset did; return how far that is."""
+) -> tuple[ReshardPosition, ...]:
+    """Pull a whole source as one that began at an offset did; return how far that is."""
     time = source.last_commit_time if begun else 0
-    start = ImportPosition(0, begun, time, "u0")
+    start = ReshardPosition(0, begun, time, "u0")
     target.append(begin_entry(start, (), (), Stand(1, target.log_end, time + 5)))
     data = source.read(begun, 1 << 20)
     for entry in range_entries(iter_entries(data), WHOLE, BRANCH):
         stand = Stand(1, target.log_end, target.last_commit_time + 1000)
-        raw = import_entry(0, entry, target.import_position(0), stand)
+        raw = reshard_entry(0, entry, target.reshard_position(0), stand)
         assert raw is not None
         target.append(raw)
-    found = target.import_position(0)
+    found = target.reshard_position(0)
     assert found is not None
     return (found,)
 
@@ -102,27 +102,27 @@ def imported(
 def test_a_target_goes_on_where_a_source_was_left(tmp_path: Path) -> None:
     """A follower that was behind the seal would miss what the source committed, or have it twice.
 
-    Imported rows come with their times at the source, and then the target's own, in one order.
+    Resharded rows come with their times at the source, and then the target's own, in one order.
     """
     with stores(tmp_path, EngineKind.MEMORY, "old", "new") as (old, new):
         for time in (10, 20, 30):
             write(old, {b"k": b"%d" % time}, time)
-        position = imported(old, new, 0)
+        position = resharded(old, new, 0)
         write(new, {b"k": b"own"}, 9000)
         found = read(new, Reading(HEIR, WHOLE, Position(10, 0), position))
         assert found == [(20, b"20"), (30, b"30"), (9000, b"own")]
-        # Who has the position from the target itself has all that was imported.
+        # Who has the position from the target itself has all that was pulled.
         assert read(new, Reading(HEIR, WHOLE, Position(10, HEIR), position)) == [(9000, b"own")]
 
 
 @pytest.mark.parametrize("given_by", [0, NOBODY_GAVE])
-def test_what_came_as_a_fill_is_no_change(tmp_path: Path, given_by: int) -> None:
-    """A follower from before an import would take a part of the changes for all of them."""
+def test_what_came_as_a_backfill_is_no_change(tmp_path: Path, given_by: int) -> None:
+    """A follower from before a reshard stream would take a part of the changes for all of them."""
     with stores(tmp_path, EngineKind.MEMORY, "old", "new") as (old, new):
         write(old, {b"k": b"10"}, 10)
         write(old, {b"k": b"20"}, 20)
         begun = old.log_end
-        position = imported(old, new, begun)
+        position = resharded(old, new, begun)
         write(old, {b"k": b"30"}, 30)
         with pytest.raises(FeedTruncatedError, match="changes_from_snapshot") as refused:
             read(new, Reading(HEIR, WHOLE, Position(10, given_by), position))
@@ -132,7 +132,7 @@ def test_what_came_as_a_fill_is_no_change(tmp_path: Path, given_by: int) -> None
 
 def test_a_range_of_two_sources_has_no_order() -> None:
     """A follower would lose what the one wrote with earlier times than the other."""
-    sources = tuple(ImportPosition(n, 5, 100, "u", sealed_at=9) for n in OLD.ids)
+    sources = tuple(ReshardPosition(n, 5, 100, "u", sealed_at=9) for n in OLD.ids)
     with pytest.raises(FeedTruncatedError):
         Reading(HEIR, WHOLE, Position(50, NOBODY_GAVE), sources)
     assert not Reading(HEIR, WHOLE, Position(50, 0), sources).own

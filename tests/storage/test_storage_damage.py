@@ -1,6 +1,6 @@
 """Every kind of file that a partition's directory holds, damaged in every way: never a wrong row.
 
-A case passes when the partition is whole all the same, or is set aside as damaged and counts for
+A case passes when the partition is whole all the same, or is quarantined as damaged and counts for
 nobody any more, or tells of the damage when it is read. `files` are listed from a real directory,
 so a new kind of file is damaged here as soon as there is one.
 """
@@ -16,13 +16,13 @@ from typing import NamedTuple
 import pytest
 from storage_kit import Writer, config, copy_directory, rid, stored_rows
 
-from rezone.storage.disk.partition_directory import damaged_name
+from rezone.storage.disk.partition_directory import quarantine_name
 from rezone.storage.engines.base import time_suffix
 from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksSettings
 from rezone.storage.state.meta import PartitionMeta
 from rezone.storage.store import PartitionStore
-from rezone.storage.upkeep.setaside import is_replica, open_store
+from rezone.storage.upkeep.quarantine import is_replica, open_store
 from rezone.wire.errors import CorruptionError, RezoneError
 from rezone.wire.messages import FailoverEntry, Role
 
@@ -147,7 +147,7 @@ def outcome(directory: Path, whole: Whole) -> str:
     store.tell_damage(noticed.append)
     try:
         if store.meta.needs_snapshot:
-            return set_aside(store, directory, before)
+            return quarantined(store, directory, before)
         assert store.log_end == whole.log_end, "acknowledged rows are gone, and nobody says so"
         assert (store.meta.coordinator_epoch, store.meta.leader_epoch) == (4, 6)
         try:
@@ -161,20 +161,20 @@ def outcome(directory: Path, whole: Whole) -> str:
         store.close()
 
 
-def set_aside(store: PartitionStore, directory: Path, before: dict[Path, bytes]) -> str:
+def quarantined(store: PartitionStore, directory: Path, before: dict[Path, bytes]) -> str:
     """Check a replica that took a damaged one's place: it has nothing, and nothing was deleted."""
     assert store.meta.damage, "no reason is told"
     assert store.meta.role is Role.LEARNER
     assert (store.log_end, stored_rows(store)) == (0, {})
-    aside = damaged_name(directory)
-    kept = {p.relative_to(aside): p.read_bytes() for p in files(aside)}
+    quarantine = quarantine_name(directory)
+    kept = {p.relative_to(quarantine): p.read_bytes() for p in files(quarantine)}
     data = {p: content for p, content in before.items() if p.suffix in {".sst", ".log", ".journal"}}
     missing = {
         p for p, content in data.items() if kept.get(p) != content and "engine" not in str(p)
     }
     assert not missing, "the last copy may be gone"
     assert {p for p in data if p.suffix == ".sst"} <= set(kept)
-    return "set aside"
+    return "quarantined"
 
 
 def read_all(store: PartitionStore, whole: Whole) -> None:

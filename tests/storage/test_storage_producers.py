@@ -104,12 +104,12 @@ def test_of_several_sources_the_highest_epoch_and_the_later_batch_count() -> Non
     """
     table = ProducerTable(10)
     first, second = producer_key(A, 1), producer_key(A, 2)
-    table.note_filled([(first, ProducerState(2, 0, 1, 1)), (second, ProducerState(1, 9, 2, 2))])
-    table.note_filled([(first, ProducerState(1, 50, 3, 3))])
+    table.note_backfilled([(first, ProducerState(2, 0, 1, 1)), (second, ProducerState(1, 9, 2, 2))])
+    table.note_backfilled([(first, ProducerState(1, 50, 3, 3))])
     assert table.get(first) == (2, 0, 1, 1, NO_DIGEST)
     assert table.epoch(A) == 2
-    imported = EntryKind.IMPORT
-    table.note([header(A, 3, 0, 4, imported), header(A, 2, 7, 5, imported)])
+    resharded = EntryKind.RESHARD
+    table.note([header(A, 3, 0, 4, resharded), header(A, 2, 7, 5, resharded)])
     assert table.get(producer_key(A, 3)) == (3, 0, 4, 4, DIGEST)
     assert table.epoch(A) == 3
     table.rebuild([])

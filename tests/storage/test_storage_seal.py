@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from importing_kit import NEW, WHOLE, imported, ranged, stores
+from reshard_kit import NEW, WHOLE, ranged, resharded, stores
 from storage_kit import FORMS, Writer, config, copy_directory, rid, stored_rows
 from test_storage_indexes import TABLE, Row, look_up, put
 from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.storage.log.entry import EntryKind, build_entry, note_rows
-from rezone.storage.reshard.imports import Stand, begin_entry, fill_entry
-from rezone.storage.reshard.range_fill import range_versions
+from rezone.storage.reshard.range_backfill import range_versions
+from rezone.storage.reshard.reshard_entries import Stand, backfill_entry, begin_entry
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange
@@ -136,57 +136,57 @@ def test_a_copy_of_a_sealed_partition_is_sealed(tmp_path: Path, form: str) -> No
 
 
 @pytest.mark.proves("B-08")
-def test_a_seal_is_imported_once_and_ends_the_import(tmp_path: Path, kind: EngineKind) -> None:
+def test_a_seal_is_resharded_once_and_ends_the_reshard(tmp_path: Path, kind: EngineKind) -> None:
     """A new partition would serve before its last rows, or never, or seal itself."""
     with stores(tmp_path, kind, "source", "target", "next") as (source, target, following):
         Writer(source).write({rid(1): b"x"})
-        imported(source, target, WHOLE)
-        before = target.import_position(0)
+        resharded(source, target, WHOLE)
+        before = target.reshard_position(0)
         assert before is not None
         assert before.sealed_at == 0
         mark = seal(source)
-        assert imported(source, target, WHOLE, since=before.offset) == 1
-        position = target.import_position(0)
+        assert resharded(source, target, WHOLE, since=before.offset) == 1
+        position = target.reshard_position(0)
         assert position is not None
         assert (position.sealed_at, position.commit_time) == (target.log_end, mark.commit_time)
-        assert imported(source, target, WHOLE) == 0
+        assert resharded(source, target, WHOLE) == 0
         apply(target)
-        assert target.import_position(0) == position
+        assert target.reshard_position(0) == position
         assert target.seal is None
-        # It goes on, and to the layout after it says nothing of the seal that it has imported.
+        # It goes on, and to the layout after it says nothing of the seal that it has pulled.
         Writer(target).write({rid(2): b"y"})
         kinds = {entry.kind for entry in ranged(target, HashRange(0, 1 << 64))}
         assert kinds == {EntryKind.PLAIN}
-        imported(target, following, WHOLE._replace(old=NEW.ids[0]))
+        resharded(target, following, WHOLE._replace(old=NEW.ids[0]))
         apply(following)
         assert stored_rows(following) == {rid(1): b"x", rid(2): b"y"}
-        # Undone the import of the seal is to come again.
+        # Undone the pulled seal is to come again.
         target.truncate(before_end := position.sealed_at - 1)
-        undone = target.import_position(0)
+        undone = target.reshard_position(0)
         assert undone == before
         assert target.log_end == before_end
 
 
 @pytest.mark.proves("B-08")
-def test_a_sealed_source_is_imported_from_its_rows_alone(tmp_path: Path, kind: EngineKind) -> None:
+def test_a_sealed_source_is_resharded_from_its_rows_alone(tmp_path: Path, kind: EngineKind) -> None:
     """A new partition that is made again after the seal would wait for it for ever."""
     with stores(tmp_path, kind, "source", "target") as (source, target):
         Writer(source).write({rid(1): b"x"})
         mark = seal(source)
         apply(source)
-        begun = source.outgoing.begin_import()
+        begun = source.outgoing.begin_reshard()
         target.append(begin_entry(begun.position, (), (), Stand(1, 0, 1)))
-        begin = target.import_position(0)
+        begin = target.reshard_position(0)
         assert begin is not None
-        assert (begin.filling, begin.commit_time) == (True, mark.commit_time)
+        assert (begin.backfilling, begin.commit_time) == (True, mark.commit_time)
         found = range_versions(source.engine, HashRange(0, 1 << 64), b"", 1 << 20)
-        after = msgspec.structs.replace(begin, filling=False, filled_to=found.reached)
+        after = msgspec.structs.replace(begin, backfilling=False, backfilled_to=found.reached)
         stand = Stand(1, target.log_end, target.last_commit_time + 1)
-        target.append(fill_entry(found.batch, begin, after, stand))
+        target.append(backfill_entry(found.batch, begin, after, stand))
         apply(target)
-        filled = target.import_position(0)
-        assert filled is not None
-        assert (filled.filling, filled.sealed_at) == (False, target.log_end)
+        backfilled = target.reshard_position(0)
+        assert backfilled is not None
+        assert (backfilled.backfilling, backfilled.sealed_at) == (False, target.log_end)
         assert stored_rows(target) == {rid(1): b"x"}
 
 
@@ -195,9 +195,9 @@ def test_a_seal_that_a_target_takes_over_has_its_place_after_a_restart(tmp_path:
     with stores(tmp_path, EngineKind.ROCKSDB, "source", "target") as (source, target):
         Writer(source).write({rid(1): b"x"})
         seal(source)
-        imported(source, target, WHOLE)
+        resharded(source, target, WHOLE)
         apply(target)
-        position = target.import_position(0)
+        position = target.reshard_position(0)
     again = PartitionStore.open(tmp_path / "target", config(EngineKind.ROCKSDB))
-    assert again.import_position(0) == position
+    assert again.reshard_position(0) == position
     again.close()

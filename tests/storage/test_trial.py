@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hostile_tables import hostile
 
+from hostile_tables import hostile
 from rezone.storage.copies import trial
 from rezone.storage.copies.trial import try_files
 from rezone.storage.engines.rocks import RocksEngine

@@ -29,7 +29,7 @@ TABLE = TableSchema(
 CONFIG = ZoneConfig(
     zone="z", zone_uid="u", partitions=3, table=TABLE, limits=RowLimits(batch_rows_max=20)
 )
-CALM = msgspec.structs.replace(FAST, replica_lag_ms_max=20_000, import_poll_ms=100)
+CALM = msgspec.structs.replace(FAST, replica_lag_ms_max=20_000, reshard_poll_ms=100)
 ROWS = 300
 QUERY = "5d0f6d1e-6f0c-4b39-9a51-000000000001"
 

@@ -74,7 +74,7 @@ class ClientSettings:
 
     A request is tried for `timeout_seconds` in all: a minute at most, where more clients write to a
     partition than are remembered for longer (docs/decisions/0213). One attempt without an answer in
-    `attempt_timeout_seconds` is made again. Before that, each time `doubt_after_seconds` have
+    `attempt_timeout_seconds` is made again. Before that, each time `suspect_after_seconds` have
     passed in which its node has answered nothing to anybody, other nodes are asked who leads by
     now, and the request goes there. Pauses between attempts double from `backoff_first_seconds` to
     `backoff_max_seconds`. `submit_write` blocks while `open_requests_max` or `open_bytes_max` is
@@ -87,7 +87,7 @@ class ClientSettings:
 
     timeout_seconds: float = 30.0
     attempt_timeout_seconds: float = 3.0
-    doubt_after_seconds: float = 0.5
+    suspect_after_seconds: float = 0.5
     routes_timeout_seconds: float = 1.0
     backoff_first_seconds: float = 0.002
     backoff_max_seconds: float = 0.2

@@ -142,7 +142,7 @@ class _WithoutPandas:
 
 
 def leave_pandas_out() -> None:
-    """Import no pandas, which pyarrow does, where it is installed, for its first array of a list.
+    """Pull no pandas, which pyarrow does, where it is installed, for its first array of a list.
 
     A new leader's first write would wait 180 ms for it, and the process would have 48 MB more.
     """

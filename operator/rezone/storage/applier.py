@@ -33,10 +33,10 @@ from rezone.storage.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.storage.log.entry import IMPORT_KINDS, Entry, EntryHeader, EntryKind, iter_entries
+from rezone.storage.log.entry import RESHARD_KINDS, Entry, EntryHeader, EntryKind, iter_entries
 from rezone.storage.log.log import PartitionLog
-from rezone.storage.reshard.imports import (
-    ImportTable,
+from rezone.storage.reshard.reshard_entries import (
+    ReshardTable,
     earliest_time,
     producers_of,
     rows_of,
@@ -103,7 +103,7 @@ class Applier:
         changed: threading.Condition,
         *,
         transactions: TransactionTable,
-        imports: ImportTable,
+        reshard_table: ReshardTable,
         seal: LogSeal,
         slice_bytes: int,
         slice_rows: int,
@@ -114,7 +114,7 @@ class Applier:
         self._log = log
         self._producers = producers
         self._transactions = transactions
-        self._imports = imports
+        self._reshard_table = reshard_table
         self._seal = seal
         self._committed = committed
         self._snapshots = snapshots
@@ -132,7 +132,7 @@ class Applier:
         self.state = AppliedState.load(state)
         self._producers.load(state)
         self._transactions.load(state)
-        self._imports.load(state)
+        self._reshard_table.load(state)
         self._seal.load(state)
         self.flushed = self.state.offset
         # Whatever versions the engine came with, nobody has looked at them yet.
@@ -169,7 +169,7 @@ class Applier:
         if any(header.kind for header in headers):
             with self._changed:
                 self._transactions.note(group)
-                self._imports.note(group)
+                self._reshard_table.note(group)
         if len(group) == 1 and self._is_large(headers[0]):
             self._log.sync()
             for part in self._sliced_entry(group[0]):
@@ -216,7 +216,7 @@ class Applier:
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
             changes = self._producers.advance(headers, producers_of(finished))
             changes.update(self._transactions.advance(finished, self._committed()))
-            changes.update(self._imports.advance(finished))
+            changes.update(self._reshard_table.advance(finished))
             changes.update(self._seal.advance(headers))
             self.engine.apply(pairs, (), {**changes, **state.record()})
             self.state = state
@@ -241,12 +241,14 @@ class Applier:
                 kept = itertools.takewhile(
                     lambda header: header.end_offset <= offset, self._log.headers(self._log.start)
                 )
-                imports = [self._entry_at(h.base_offset) for h in undone if h.kind in IMPORT_KINDS]
+                resharded = [
+                    self._entry_at(h.base_offset) for h in undone if h.kind in RESHARD_KINDS
+                ]
                 changes = self._producers.set_back(
-                    undone, kept, offset, time, filled=producers_of(imports)
+                    undone, kept, offset, time, backfilled=producers_of(resharded)
                 )
                 changes.update(self._transactions.set_back(offset))
-                changes.update(self._imports.set_back(imports))
+                changes.update(self._reshard_table.set_back(resharded))
                 changes.update(self._seal.set_back(offset))
                 self.engine.apply((), (), {**changes, **state.record()})
                 self.state = state
@@ -371,7 +373,7 @@ def pairs_of(entry: Entry) -> Pairs:
     """Return the entry's rows as engine keys and values; an abort has none."""
     if entry.header.kind == EntryKind.ABORT:
         return []
-    if entry.header.kind == EntryKind.IMPORT_FILL:
+    if entry.header.kind == EntryKind.RESHARD_BACKFILL:
         return list(zip(*engine_pairs(versions_of(entry)), strict=True))
     row_ids, ops, values = rows_of(entry).columns
     suffix = time_suffix(version_time(entry))

@@ -4,9 +4,9 @@ Changes are ordered by the commit time of the versions that they make: within a 
 with the log, and from a partition that was re-sharded to those that have its range it goes on
 rising. So a time is a position, whoever's log is read (docs/decisions/0345).
 
-Rows of open transactions stay behind: a commit brings them again. Imported rows have the times that
-they had at their source; those that came as fills are no changes, but rows as they were when the
-import began.
+Rows of open transactions stay behind: a commit brings them again. Resharded rows have the times
+that they had at their source; those that came as backfills are no changes, but rows as they were
+when the import began.
 """
 
 from typing import Any, Final, NamedTuple
@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from rezone.storage.log.entry import Entry, EntryKind
-from rezone.storage.reshard.imports import (
-    begins_import,
-    imported_to,
-    is_import,
+from rezone.storage.reshard.reshard_entries import (
+    begins_reshard,
+    is_resharded,
+    resharded_to,
     rows_of,
     version_time,
 )
@@ -26,10 +26,10 @@ from rezone.storage.snapshot.digest import in_range
 from rezone.wire.codec.changes import CHANGES_SCHEMA
 from rezone.wire.errors import FeedTruncatedError
 from rezone.wire.layouts import HashRange, generation_of
-from rezone.wire.messages import ImportPosition, PartitionId
+from rezone.wire.messages import PartitionId, ReshardPosition
 
 _CHANGING: Final = frozenset(
-    {EntryKind.PLAIN, EntryKind.COMMIT, EntryKind.IMPORT, EntryKind.IMPORTED_COMMIT}
+    {EntryKind.PLAIN, EntryKind.COMMIT, EntryKind.RESHARD, EntryKind.RESHARDED_COMMIT}
 )
 
 
@@ -43,8 +43,8 @@ class Position(NamedTuple):
 class Reading:
     """One reading of a partition's log for one range, from a position on.
 
-    `imports` is how far the partition has imported others. FeedTruncatedError when rows of the
-    range may have come here by a fill that is later than the position.
+    `reshard_positions` is how far the partition has pulled others. FeedTruncatedError when rows of
+    the range may have come here by a backfill that is later than the position.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Reading:
         partition: PartitionId,
         hashes: HashRange,
         position: Position,
-        imports: tuple[ImportPosition, ...],
+        reshard_positions: tuple[ReshardPosition, ...],
     ) -> None:
         self._partition = partition
         self._hashes = hashes
         self.position = position
         self._given_by = position.given_by
-        late = [p for p in imports if not p.sealed_at or p.commit_time > position.time]
+        late = [p for p in reshard_positions if not p.sealed_at or p.commit_time > position.time]
         self.own = position.given_by == partition or not late
         sources = {generation_of(p.source) for p in late}
         self._of_one_source = not self.own and generation_of(self._given_by) in sources
@@ -70,9 +70,9 @@ class Reading:
 
     def take(self, entry: Entry) -> None:
         """Take a committed entry, which follows those that were taken before."""
-        if is_import(entry):
+        if is_resharded(entry):
             if not self.own:
-                self._take_import(entry)
+                self._take_reshard(entry)
             return
         # Not in order where rows are to come that were written elsewhere, before a seal.
         time = entry.header.commit_time
@@ -94,13 +94,13 @@ class Reading:
         message: bytes = table.to_batches()[0].serialize().to_pybytes()
         return message
 
-    def _take_import(self, entry: Entry) -> None:
-        source = imported_to(entry).source
+    def _take_reshard(self, entry: Entry) -> None:
+        source = resharded_to(entry).source
         if self._of_one_source and source != self._given_by:
             return
-        if entry.header.kind == EntryKind.IMPORT_FILL:
-            begun = imported_to(entry).commit_time
-            if begins_import(entry) and begun > self.position.time:
+        if entry.header.kind == EntryKind.RESHARD_BACKFILL:
+            begun = resharded_to(entry).commit_time
+            if begins_reshard(entry) and begun > self.position.time:
                 raise self._truncated(begun)
         elif entry.header.kind in _CHANGING and version_time(entry) > self.position.time:
             self._take_rows(entry, version_time(entry))

@@ -16,7 +16,7 @@ from rezone.storage.index.index_search import Found
 from rezone.storage.index.indexer import Indexer
 from rezone.storage.snapshot.columns import columns_of, visible
 from rezone.storage.snapshot.digest import cuts, digest_range, hash_bound
-from rezone.storage.snapshot.rests import Rest, no_rest
+from rezone.storage.snapshot.throttle import Throttle, unthrottled
 from rezone.storage.transactions.intents import Intent, newest_intents
 from rezone.storage.transactions.transactions import Transaction
 from rezone.wire.codec.indexes import IndexCodec, KeyRange
@@ -91,16 +91,18 @@ class RowReader:
         start_hash: int = 0,
         end_hash: int = HASH_SPACE,
         ranges: int = 16,
-        rest: Rest = no_rest,
+        throttle: Throttle = unthrottled,
     ) -> tuple[list[str], list[int]]:
         """Return hex digest and row count of each of `ranges` even cuts of a hash range (B-04).
 
-        `rest` is called after each slice that is read.
+        `throttle` is called after each slice that is read.
         """
         bound = self._time(as_of)
         bounds = cuts(start_hash, end_hash, ranges)
         results = [
-            digest_range(self._rows.engine, bound, hash_bound(low) or b"", hash_bound(high), rest)
+            digest_range(
+                self._rows.engine, bound, hash_bound(low) or b"", hash_bound(high), throttle
+            )
             for low, high in itertools.pairwise(bounds)
         ]
         return [digest for digest, _ in results], [rows for _, rows in results]

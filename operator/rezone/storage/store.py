@@ -28,7 +28,7 @@ from rezone.storage.engines.rocks import manifest_of
 from rezone.storage.index.indexer import Indexer
 from rezone.storage.log.entry import Entry, EntryKind, iter_entries
 from rezone.storage.log.log import PartitionLog
-from rezone.storage.reshard.imports import ImportTable, producers_of
+from rezone.storage.reshard.reshard_entries import ReshardTable, producers_of
 from rezone.storage.row_reader import RowReader
 from rezone.storage.snapshot.snapshot import Snapshots
 from rezone.storage.state.facts import Facts
@@ -43,7 +43,7 @@ from rezone.storage.state.seal import LogSeal
 from rezone.storage.store_config import StoreConfig
 from rezone.storage.transactions.transactions import TransactionTable
 from rezone.wire.errors import ConflictError, CorruptionError
-from rezone.wire.messages import ImportPosition, PartitionId, SealMark
+from rezone.wire.messages import PartitionId, ReshardPosition, SealMark
 
 
 class ResetNeededError(ConflictError):
@@ -93,7 +93,7 @@ class PartitionStore:
             config.open_intents,
             config.ended_transactions,
         )
-        self._imports = ImportTable()
+        self._reshard_table = ReshardTable()
         self._seal = LogSeal()
         engine = self._open_engine()
         try:
@@ -112,7 +112,7 @@ class PartitionStore:
             self._snapshots,
             self._changed,
             transactions=self._transactions,
-            imports=self._imports,
+            reshard_table=self._reshard_table,
             seal=self._seal,
             slice_bytes=self._config.apply_slice_bytes,
             slice_rows=self._config.apply_slice_rows,
@@ -127,7 +127,7 @@ class PartitionStore:
             snapshots=self._snapshots,
             producers=self._producers,
             transactions=self._transactions,
-            imports=self._imports,
+            reshard_table=self._reshard_table,
             seal=self._seal,
             indexer=self.indexer,
             changed=self._changed,
@@ -208,7 +208,7 @@ class PartitionStore:
             self.forget_damaged()
 
     def forget_damaged(self) -> None:
-        """Remove what was set aside as damaged: the partition is whole again."""
+        """Remove what was quarantined as damaged: the partition is whole again."""
         partition_directory.forget_damaged(self._directory)
 
     # --- facts ------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class PartitionStore:
             with self._changed:
                 self._producers.rebuild(self._log.headers(self.applied))
                 self._transactions.set_back(offset)
-                self._imports.forget_appended()
+                self._reshard_table.forget_appended()
                 self._seal.forget_appended()
                 self._note_special(self.applied)
 
@@ -456,30 +456,30 @@ class PartitionStore:
         """Whether any transaction is open; without a lock, so as of about now."""
         return self._transactions.open_count > 0
 
-    def import_position(self, source: PartitionId) -> ImportPosition | None:
-        """Return how far the log has imported another partition's; None when not at all."""
+    def reshard_position(self, source: PartitionId) -> ReshardPosition | None:
+        """Return how far the log has pulled another partition's; None when not at all."""
         with self._changed:
-            return self._imports.get(source)
+            return self._reshard_table.get(source)
 
-    def applied_imports(self) -> tuple[ImportPosition, ...]:
-        """Return how far each partition that was imported is applied."""
+    def applied_reshards(self) -> tuple[ReshardPosition, ...]:
+        """Return how far each partition that was pulled is applied."""
         with self._changed:
-            return self._imports.export()
+            return self._reshard_table.export()
 
-    def applied_import(self, source: PartitionId) -> ImportPosition | None:
-        """Return how far another partition's is imported and applied; None when not at all."""
+    def applied_reshard(self, source: PartitionId) -> ReshardPosition | None:
+        """Return how far another partition's is pulled and applied; None when not at all."""
         with self._changed:
-            return self._imports.get_applied(source)
+            return self._reshard_table.get_applied(source)
 
     @property
-    def filling(self) -> bool:
+    def backfilling(self) -> bool:
         """Whether rows that other partitions had before are to come; without a lock, about now."""
-        return self._imports.filling
+        return self._reshard_table.backfilling
 
     @property
-    def filled_rows(self) -> int:
-        """How many rows of fills the log has taken in since it was opened; also without a lock."""
-        return self._imports.filled_rows
+    def backfilled_rows(self) -> int:
+        """How many backfilled rows the log has taken since it was opened; also without a lock."""
+        return self._reshard_table.backfilled_rows
 
     @property
     def seal(self) -> SealMark | None:
@@ -493,9 +493,9 @@ class PartitionStore:
                 self._note_entries(list(iter_entries(self._log.read(header.base_offset, 1))))
 
     def _note_entries(self, entries: list[Entry]) -> None:
-        self._producers.note_filled(producers_of(entries))
+        self._producers.note_backfilled(producers_of(entries))
         self._transactions.note(entries)
-        self._imports.note(entries)
+        self._reshard_table.note(entries)
         self._seal.note(entry.header for entry in entries)
 
     def producer(
@@ -548,10 +548,10 @@ class PartitionStore:
         if self.indexer.enabled:
             # The entry of a version that is not indexed yet would come when the version is gone.
             bound = min(bound, self.indexer.indexed_time)
-            if self._imports.sources and self.indexer.lag_rows:
-                bound = 0  # what is imported comes with any time
+            if self._reshard_table.sources and self.indexer.lag_rows:
+                bound = 0  # what is pulled comes with any time
         with self._changed:
-            if self._imports.filling or self._imports.fills_engine:
+            if self._reshard_table.backfilling or self._reshard_table.backfills_engine:
                 bound = 0  # a tombstone may be removed before what it covers has come
         return self._applier.collect(bound, cursor, bytes_max, self.indexer.collected)
 

@@ -1,6 +1,6 @@
 """Writers whose rows reach the zone when the job is sure of them (SP-04, SP-05).
 
-Tasks put their rows aside (`staging`). When all tasks have ended well Spark's commit names one
+Tasks stage their rows (`staging`). When all tasks have ended well Spark's commit names one
 attempt of each, and the driver writes these rows to the zone. So an attempt that failed, was
 repeated or was speculative leaves nothing, and neither does a job that fails before its commit.
 
@@ -44,7 +44,7 @@ class BatchChangedError(ValueError):
 
 @dataclasses.dataclass
 class StagedRows(WriterCommitMessage):  # type: ignore[misc]
-    """What one attempt of a task has put aside; the id of the query when it is a stream's."""
+    """What one attempt of a task has staged; the id of the query when it is a stream's."""
 
     name: str
     rows: int
@@ -70,7 +70,7 @@ class StagedWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._job = job
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
-        """Put a task's rows aside."""
+        """Stage a task's rows."""
         return StagedRows(*_staging(self._options, self._job).write(iterator))
 
     def commit(self, messages: list[StagedRows | None]) -> None:
@@ -84,7 +84,7 @@ class StagedWriter(DataSourceArrowWriter):  # type: ignore[misc]
         staging.remove_all()
 
     def abort(self, messages: list[StagedRows | None]) -> None:
-        """Forget all that was put aside."""
+        """Forget all that was staged."""
         del messages
         _staging(self._options, self._job).remove_all()
 
@@ -96,7 +96,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> StagedRows:
-        """Put a task's rows aside."""
+        """Stage a task's rows."""
         query, batch = _property(_QUERY), _property(_BATCH)
         staging = _staging(self._options, _files_of(query, int(batch)))
         return StagedRows(*staging.write(iterator), query)
@@ -131,7 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             notes.note(_note(batch_id), msgspec.json.encode(_Noted(digest, done=True)))
 
     def abort(self, messages: list[StagedRows | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Forget what the tasks have put aside."""
+        """Forget what the tasks have staged."""
         for query in {message.query for message in messages if message is not None}:
             _staging(self._options, _files_of(query, batchId)).remove_all()
 

@@ -1,4 +1,4 @@
-"""Rows that tasks have put aside until their job is sure of them: files under one directory.
+"""Rows that tasks have staged until their job is sure of them: files under one directory.
 
 The directory is one that the driver and all executors reach: a path of a shared volume, or a URI
 that Arrow knows (`s3://`, `hdfs://`, `gs://`, `abfs://`). Each attempt of a task has a file of its

@@ -6,7 +6,7 @@ of the batch's rows up to its end, so a partition that knows a sequence has all 
 
 Where the zone is re-sharded the caller first notes which partition serves which range by now
 (`sent_ranges`), then writes again: requests are cut further at the new bounds, and each carries the
-names of the requests that it is a part of (`SentAs`). The partitions of the next layout know by
+names of the requests that it is a part of (`OriginalId`). The partitions of the next layout know by
 these names what their sources have written (docs/decisions/0162). Ranges that come to a partition
 later have higher sequences there (`turns`), as they are written later.
 
@@ -32,7 +32,7 @@ from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import ConflictError, ReshardedError, RezoneError, SequenceReusedError
 from rezone.wire.layouts import Segment
-from rezone.wire.messages import SENT_AS_MAX, Message, PartitionId, SentAs, WriteRequest
+from rezone.wire.messages import ORIGINAL_IDS_MAX, Message, OriginalId, PartitionId, WriteRequest
 
 PARTITIONS_AT_ONCE = 16
 _TURN_BITS = 40
@@ -78,7 +78,7 @@ class Run:
     end: int
     part: int
     sent: SentRange
-    sent_as: list[SentAs] = dataclasses.field(default_factory=list)
+    original_ids: list[OriginalId] = dataclasses.field(default_factory=list)
 
     @property
     def partition(self) -> PartitionId:
@@ -129,9 +129,9 @@ def _name(batch: Any, runs: list[Run], depth: int, *, delete: bool) -> None:
         if gone_on:
             start, end, sent = same[0].start, same[-1].end, same[0].sent
             digest = digest_of(bodies.to_ipc(batch.slice(start, end - start)), delete=delete)
-            name = SentAs(sent.partitions[depth], _sequence(sent.turns[depth], end), digest)
+            name = OriginalId(sent.partitions[depth], _sequence(sent.turns[depth], end), digest)
             for run in gone_on:
-                run.sent_as = [*run.sent_as, name][-SENT_AS_MAX:]
+                run.original_ids = [*run.original_ids, name][-ORIGINAL_IDS_MAX:]
 
 
 def _sequence(turn: int, end: int) -> int:
@@ -179,7 +179,7 @@ class SequencedWrites:
                 sequence=run.sequence,
                 producer_epoch=producer.producer_epoch,
                 delete=delete,
-                sent_as=tuple(run.sent_as),
+                original_ids=tuple(run.original_ids),
             )
 
         body = bodies.to_ipc(batch.slice(run.start, run.end - run.start))

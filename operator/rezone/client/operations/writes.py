@@ -11,7 +11,7 @@ still on the wire can be told from the new one.
 
 When a partition was re-sharded (B-08), its lane is moved: its batches are cut again by key and put
 behind those of the lanes of whoever serves their rows by now. A batch that was sent says so there
-(`sent_as`), because it may have been applied before the seal. Rows that come meanwhile are put
+(`original_ids`), because it may have been applied before the seal. Rows that come meanwhile are put
 behind the lane that is moved, so that batches with a key in common always stand in one line
 (docs/decisions/0162).
 """
@@ -47,10 +47,10 @@ from rezone.wire.errors import (
 )
 from rezone.wire.layouts import HashRange, generation_of
 from rezone.wire.messages import (
-    SENT_AS_MAX,
+    ORIGINAL_IDS_MAX,
     Message,
+    OriginalId,
     PartitionId,
-    SentAs,
     WriteRequest,
     WriteResult,
 )
@@ -86,7 +86,8 @@ class _Batch:
 
     `written`: the hashes of their keys, of few rows. No other call for one of them shares a request
     with it: each has its own version, and they keep their order.
-    `deadline` is that of the first attempt, 0 when there was none; `sent_as` its names before.
+    `deadline` is that of the first attempt, 0 when there was none; `original_ids`: what it was sent
+    as before.
     """
 
     body: bytes
@@ -97,7 +98,7 @@ class _Batch:
     delete: bool
     written: frozenset[int]
     deadline: float = 0.0
-    sent_as: tuple[SentAs, ...] = ()
+    original_ids: tuple[OriginalId, ...] = ()
 
 
 @dataclasses.dataclass(eq=False)
@@ -264,7 +265,7 @@ class Writes:
                 sequence=sequence,
                 producer_epoch=producer.producer_epoch,
                 delete=first.delete,
-                sent_as=first.sent_as,
+                original_ids=first.original_ids,
             )
 
         def done(outcome: Outcome) -> None:
@@ -322,7 +323,7 @@ class Writes:
     ) -> PartitionWrite | Exception:
         if isinstance(outcome, RezoneError):
             refused = request.attempts == 1 and outcome.code in _REFUSALS
-            if not batch.sent_as and (refused or not request.attempts):
+            if not batch.original_ids and (refused or not request.attempts):
                 return outcome
             return _unknown(request.partition, request.attempts, outcome)
         message = outcome[0]
@@ -349,18 +350,18 @@ class Writes:
 
         The name is that of the request: its digest is of the rows of all that shared it.
         """
-        sent_as = group[0].sent_as
-        if request.attempts and len(sent_as) == SENT_AS_MAX:
+        original_ids = group[0].original_ids
+        if request.attempts and len(original_ids) == ORIGINAL_IDS_MAX:
             for batch in group:
                 self._end(batch, _unknown(lane.partition, request.attempts, refusal))
         else:
             if request.attempts:
                 # Whether an attempt before the refused one was applied the targets know.
                 digest = digest_of(request.body, delete=group[0].delete)
-                sent_as = (*sent_as, SentAs(lane.partition, lane.sequence, digest))
+                original_ids = (*original_ids, OriginalId(lane.partition, lane.sequence, digest))
                 deadline = request.deadline
                 group = [
-                    dataclasses.replace(batch, sent_as=sent_as, deadline=deadline)
+                    dataclasses.replace(batch, original_ids=original_ids, deadline=deadline)
                     for batch in group
                 ]
             with self._lock:
@@ -436,7 +437,7 @@ def _fits(first: _Batch, other: _Batch) -> bool:
     return (
         first.delete == other.delete
         and first.codec is other.codec
-        and first.sent_as == other.sent_as
+        and first.original_ids == other.original_ids
         and first.deadline == other.deadline
     )
 
@@ -455,7 +456,7 @@ def _unsent(
     batch: _Batch, partition: PartitionId, error: RezoneError
 ) -> RezoneError | OutcomeUnknownError:
     """Return how a batch ends that is not sent any more."""
-    return _unknown(partition, len(batch.sent_as), error) if batch.sent_as else error
+    return _unknown(partition, len(batch.original_ids), error) if batch.original_ids else error
 
 
 def _unknown(partition: PartitionId, attempts: int, error: RezoneError) -> OutcomeUnknownError:

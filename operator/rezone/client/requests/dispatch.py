@@ -10,7 +10,8 @@ A request is sent to the cached leader. What happens then:
 - Resharded, or known to be: the cache is corrected, and the request is done with that error. It
   means that the placement names others now: who asks cuts again by it, without a pause.
 - Other retryable errors: a pause, then again.
-- A node that answers nothing for a while is doubted: others are asked who leads by now (`doubts`).
+- A node that answers nothing for a while is suspected: others are asked who leads by now
+  (`suspects`).
 - RowLocked to the first attempt of a request that calls share: done, for its sender to split it.
 - A request that any replica may answer (`anywhere`) goes to a follower first, and to the leader
   when that gives an error.
@@ -33,8 +34,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from rezone.client.connections.connection import Connection
 from rezone.client.connections.nodes import Nodes
-from rezone.client.requests.doubts import Doubts
 from rezone.client.requests.request import Request
+from rezone.client.requests.suspects import Suspects
 from rezone.client.requests.traced import RequestTracer
 from rezone.client.routing.placement import Placement
 from rezone.client.routing.routes import Leader, RouteCache
@@ -68,7 +69,7 @@ from rezone.wire.transport.channel import Frame
 from rezone.wire.transport.flight import NodeClient
 
 FORGET_AFTER_PAUSES = 4
-"""After so many pauses in a row the cached epoch is doubted too, and any news is taken."""
+"""After so many pauses in a row the cached epoch is suspected too, and any news is taken."""
 
 _ANSWERS = (
     WriteResult,
@@ -110,7 +111,7 @@ class Dispatcher:
         )
         self._closed = False
         self._stale = False
-        self._doubts = Doubts(settings.doubt_after_seconds)
+        self._suspects = Suspects(settings.suspect_after_seconds)
         self.refreshes = 0
         self._threads = [
             threading.Thread(target=self._watch_loop, name="rezone-watch", daemon=True),
@@ -192,7 +193,7 @@ class Dispatcher:
         with self._lock:
             addresses = self._routes.addresses()
             self._rng.shuffle(addresses)
-            addresses = self._doubts.silent_last(addresses)
+            addresses = self._suspects.silent_last(addresses)
         error: RezoneError = NotReadyError("no node to ask")
         for address in addresses:
             try:
@@ -252,7 +253,7 @@ class Dispatcher:
         request.parked = 0
         request.attempt_ends = min(now + self._settings.attempt_timeout_seconds, request.deadline)
         request.sent_at = request.silent_since = now
-        request.doubts = 0
+        request.suspicions = 0
         request.connection = connection
         request.frames_before = request.frames_seen = connection.received
         self._open[request.opaque] = request
@@ -353,7 +354,7 @@ class Dispatcher:
     # --- pauses and deadlines ---------------------------------------------------------------
 
     def _watch_loop(self) -> None:
-        shortest = min(self._settings.attempt_timeout_seconds, self._settings.doubt_after_seconds)
+        shortest = min(self._settings.attempt_timeout_seconds, self._settings.suspect_after_seconds)
         sweep_every = shortest / 4
         next_sweep = self._clock() + sweep_every
         while True:
@@ -394,8 +395,8 @@ class Dispatcher:
             late = [r for r in self._open.values() if now >= r.attempt_ends]
             for request in late:
                 self._take_open(request.opaque)
-            self._doubts.look(self._open.values(), now)
-            if self._doubts:
+            self._suspects.look(self._open.values(), now)
+            if self._suspects:
                 self._lock.notify_all()
         hanging: set[Connection] = set()
         for request in late:
@@ -427,18 +428,18 @@ class Dispatcher:
         """Return whether a request waits at a silent node that is not known to lead any more."""
         leader = self._routes.leader(request.partition)
         at = request.connection
-        return request.doubts > 0 and not (leader and at and leader.address == at.address)
+        return request.suspicions > 0 and not (leader and at and leader.address == at.address)
 
     def _refresh_loop(self) -> None:
         failures = 0
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: self._closed or self._stale or self._doubts)
+                self._lock.wait_for(lambda: self._closed or self._stale or self._suspects)
                 if self._closed:
                     return
-                doubted = self._doubts.take()
-                # The whole table answers the doubts, too.
-                partitions = () if self._stale else doubted
+                suspected = self._suspects.take()
+                # The whole table answers the suspects, too.
+                partitions = () if self._stale else suspected
                 self._stale = False
             try:
                 self.fetch_routes(partitions)

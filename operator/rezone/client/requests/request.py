@@ -41,5 +41,5 @@ class Request:
     frames_before: int = 0
     frames_seen: int = 0
     silent_since: float = 0.0
-    doubts: int = 0
+    suspicions: int = 0
     last_error: RezoneError | None = None

@@ -17,7 +17,7 @@ from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.coordination.traces import Traces
 from rezone.controller.nodes.monitors import Monitors
-from rezone.controller.nodes.news import News
+from rezone.controller.nodes.report_delta import ReportDelta
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.queue import KeyedQueue
 from rezone.controller.work.settings import CoordinatorSettings
@@ -145,22 +145,22 @@ class Coordinator:
         self.monitors.forget(key)
 
     def follow(self, zone: ZoneKey, key: ObjectKey, index: int | None) -> None:
-        """Wake `key` with the zone's news, all or those of one partition, until `unfollow`."""
+        """Wake `key` with the zone's deltas, all or those of one partition, until `unfollow`."""
         self._followers.setdefault(zone, {})[key] = index
 
     def unfollow(self, key: ObjectKey) -> None:
-        """Wake `key` with no zone's news any more: the object is gone or at its end."""
+        """Wake `key` with no zone's deltas any more: the object is gone or at its end."""
         for followers in self._followers.values():
             followers.pop(key, None)
 
-    def tell(self, zone: ZoneKey, news: News) -> None:
-        """Wake whom a data node's news concern: at once, or soon when it is only progress."""
-        if news.urgent:
+    def tell(self, zone: ZoneKey, delta: ReportDelta) -> None:
+        """Wake whom a data node's delta concerns: at once, or soon when it is only progress."""
+        if delta.urgent:
             self.queue.put(zone.object_key)
         for key, index in self._followers.get(zone, {}).items():
-            if news.changes(index):
+            if delta.changes(index):
                 self.queue.put(key)
-            elif news.progress:
+            elif delta.progress:
                 self.queue.put(key, PROGRESS_SECONDS)
 
     async def write_status(self, key: ObjectKey, obj: O, status: Model) -> O:

@@ -135,7 +135,9 @@ class CopyBoard:
 def _is_heard(runtime: ZoneRuntime) -> bool:
     """Return whether a zone was looked at, and each of its data nodes has answered or is silent."""
     watched = runtime.monitor.nodes().values()
-    return runtime.looked_at and all(w.heard is not None or w.unreachable_since for w in watched)
+    return runtime.looked_at and all(
+        w.node_state is not None or w.unreachable_since for w in watched
+    )
 
 
 def _name(runtime: ZoneRuntime) -> str:
@@ -159,9 +161,9 @@ def _running(runtime: ZoneRuntime) -> dict[PartitionId, Machines]:
     places = _places(runtime)
     found: dict[PartitionId, Machines] = {}
     for node, watched in runtime.monitor.nodes().items():
-        if watched.heard is None:
+        if watched.node_state is None:
             continue
-        for partition, report in watched.heard.replicas.items():
+        for partition, report in watched.node_state.replicas.items():
             copy = report.copy
             if copy is not None and not copy.done and not copy.error:
                 machines = _machines(places, (node, report.leader))

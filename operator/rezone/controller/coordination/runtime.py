@@ -184,7 +184,7 @@ class ZoneRuntime:
         self._met = self._met or self.monitor.has_met_all
         return self._met
 
-    def doubt_routes(self) -> None:
+    def invalidate_routes(self) -> None:
         """Forget the route table when a data node knows a newer record than is remembered here.
 
         A write of the coordinator before may arrive after this one has read the table. Without
@@ -195,8 +195,10 @@ class ZoneRuntime:
         if known is None:
             return
         nodes = self.monitor.nodes().items()
-        heard = {node: seen.heard.replicas for node, seen in nodes if seen.heard is not None}
-        if known_later(known, heard):
+        node_state = {
+            node: seen.node_state.replicas for node, seen in nodes if seen.node_state is not None
+        }
+        if known_later(known, node_state):
             self._routes = None
 
     def overdue_takeovers(self) -> frozenset[PartitionId]:
@@ -269,10 +271,10 @@ class ZoneRuntime:
         now = asyncio.get_running_loop().time()
         # The coordinator before may have been frozen in the middle of a write: what was read in
         # the first time after its Lease is read again.
-        doubtful = self._read_at < self._sure_from and now - self._read_at >= READ_AGAIN_SECONDS
-        if self._routes and not doubtful and now - self._looked_at >= GONE_SECONDS:
-            doubtful, self._looked_at = await store.is_gone(), now
-        if self._routes is None or doubtful:
+        stale = self._read_at < self._sure_from and now - self._read_at >= READ_AGAIN_SECONDS
+        if self._routes and not stale and now - self._looked_at >= GONE_SECONDS:
+            stale, self._looked_at = await store.is_gone(), now
+        if self._routes is None or stale:
             self._routes = None
             loaded = await store.load()
             for generation in sorted(store.retired):

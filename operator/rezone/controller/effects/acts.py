@@ -17,7 +17,7 @@ from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.effects.resharding import ReshardingActs
 from rezone.controller.effects.transfers import Transfers
-from rezone.controller.nodes.news import News
+from rezone.controller.nodes.report_delta import ReportDelta
 from rezone.controller.nodes.verify import verify_copy
 from rezone.controller.work.keys import ZoneKey
 from rezone.domain.assignment import assignments
@@ -123,7 +123,7 @@ class Acts:
                 await self._runtime.change_routes(store, changes)
                 await self._runtime.notify()
                 changed = frozenset(change.partition for change in changes)
-                self._c.tell(self._runtime.key, News(changed))
+                self._c.tell(self._runtime.key, ReportDelta(changed))
             case world.EnsureSparkApplication():
                 await self._ensure_spark(action)
             case world.DeleteSparkApplication(name=name):

@@ -22,8 +22,14 @@ from typing import Any
 
 import structlog
 
-from rezone.controller.nodes.heard import Heard, follows, news_of, request_after, with_answer
-from rezone.controller.nodes.news import EVERYTHING, News
+from rezone.controller.nodes.node_state import (
+    NodeState,
+    delta_of,
+    follows,
+    request_after,
+    with_answer,
+)
+from rezone.controller.nodes.report_delta import EVERYTHING, ReportDelta
 from rezone.wire.errors import ConflictError, NotReadyError
 from rezone.wire.messages import (
     Message,
@@ -67,7 +73,7 @@ class WatchedNode:
     node: NodeId
     address: str
     client: NodeClient
-    heard: Heard | None = None
+    node_state: NodeState | None = None
     whole_at: float = float("-inf")
     answered_at: datetime | None = None
     answers_since: datetime | None = None
@@ -79,7 +85,7 @@ class WatchedNode:
     @property
     def reachable(self) -> bool:
         """Return whether the last poll was answered."""
-        return self.heard is not None and self.unreachable_since is None
+        return self.node_state is not None and self.unreachable_since is None
 
     def is_fresh(self, now: datetime) -> bool:
         """Return whether the last answer came a moment ago."""
@@ -89,7 +95,7 @@ class WatchedNode:
     @property
     def hears(self) -> frozenset[NodeId]:
         """Return the data nodes that it has said it hears."""
-        return (self.heard.hears if self.heard is not None else None) or frozenset()
+        return (self.node_state.hears if self.node_state is not None else None) or frozenset()
 
     async def answer(self, executor: Executor, call: Callable[[], Message]) -> Message:
         """Return what a call to the node returns; NotReadyError when a poll finds it silent first.
@@ -120,7 +126,7 @@ def _take_error(called: "asyncio.Future[Message]") -> None:
 
 
 class NodeMonitor:
-    """The data nodes of one zone; `on_change` is called on the loop after each news.
+    """The data nodes of one zone; `on_change` is called on the loop after each delta.
 
     `pause_seconds` lie between the answer to a poll and the next poll.
     """
@@ -128,7 +134,7 @@ class NodeMonitor:
     def __init__(
         self,
         executor: Executor,
-        on_change: Callable[[News], None],
+        on_change: Callable[[ReportDelta], None],
         *,
         zone_uid: str,
         timeout_seconds: float,
@@ -185,9 +191,9 @@ class NodeMonitor:
         None when all of them are below `own`, or came from this process's calls.
         """
         known = (
-            (node, watched.heard.coordinator_epoch)
+            (node, watched.node_state.coordinator_epoch)
             for node, watched in self._nodes.items()
-            if watched.heard is not None
+            if watched.node_state is not None
         )
         used = [e for node, e in known if e > own or (e == own and node not in self._called)]
         return max(used, default=None)
@@ -195,14 +201,14 @@ class NodeMonitor:
     @property
     def has_met_all(self) -> bool:
         """Return whether each data node with an address has answered, or failed to, by now."""
-        return all(w.heard or w.unreachable_since for w in self._nodes.values())
+        return all(w.node_state or w.unreachable_since for w in self._nodes.values())
 
     def replicas(self) -> dict[NodeId, Mapping[PartitionId, ReplicaReport]]:
         """Return what each data node that answers says of its replicas."""
         return {
-            node: watched.heard.replicas
+            node: watched.node_state.replicas
             for node, watched in self._nodes.items()
-            if watched.heard is not None and watched.reachable
+            if watched.node_state is not None and watched.reachable
         }
 
     def nodes(self) -> dict[NodeId, WatchedNode]:
@@ -250,7 +256,7 @@ class NodeMonitor:
     def _request(self, watched: WatchedNode, now: float) -> ReportRequest:
         """Ask for what is new, or for all: of a node that was silent, or now and then."""
         whole = not watched.reachable or now - watched.whole_at >= WHOLE_REPORT_SECONDS
-        return request_after(None if whole else watched.heard, POLL_MS)
+        return request_after(None if whole else watched.node_state, POLL_MS)
 
     def _check(self, watched: WatchedNode, report: NodeReport) -> None:
         """Refuse what cannot be put on top of what is known; the next poll asks for all.
@@ -261,7 +267,7 @@ class NodeMonitor:
             raise ConflictError(
                 f"{watched.address} is data node {report.node} of zone {report.zone_uid or '-'}",
             )
-        if not follows(watched.heard, report):
+        if not follows(watched.node_state, report):
             raise ConflictError(f"{watched.address} told changes since {report.since} unasked")
 
     def _note_silence(self, watched: WatchedNode, error: Exception, late_seconds: float) -> None:
@@ -274,16 +280,16 @@ class NodeMonitor:
             self._on_change(EVERYTHING)
 
     def _note_report(self, watched: WatchedNode, report: NodeReport) -> None:
-        before, after = watched.heard, with_answer(watched.heard, report)
+        before, after = watched.node_state, with_answer(watched.node_state, report)
         watched.answered_at = utc_now()
         if not watched.reachable or before is None or before.process_id != after.process_id:
             watched.answers_since = watched.answered_at
         if before is None or watched.unreachable_since is not None:
-            news: News | None = EVERYTHING
+            delta: ReportDelta | None = EVERYTHING
         else:
-            news = news_of(before, after)
-        watched.heard = after
+            delta = delta_of(before, after)
+        watched.node_state = after
         watched.unreachable_since = None
         watched.silent.clear()
-        if news is not None:
-            self._on_change(news)
+        if delta is not None:
+            self._on_change(delta)

@@ -1,7 +1,7 @@
 """The monitors of all zones: they begin while this process waits for the Lease.
 
 Who begins to watch when it leads knows of no silence yet, and would wait for a leader's lease that
-has long been over. A process that waits polls at a slower pace, and nobody is told of the news.
+has long been over. A process that waits polls at a slower pace, and nobody is told of the delta.
 
 Concurrency: used by the tasks of one event loop.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from rezone.controller.nodes.monitor import NodeMonitor
-from rezone.controller.nodes.news import News
+from rezone.controller.nodes.report_delta import ReportDelta
 from rezone.controller.work.keys import ZoneKey
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.identity import server_name
@@ -22,7 +22,7 @@ THREADS_MAX = 1200
 WAITING_PAUSE_SECONDS = 0.5
 """The pause between two polls of a node while this process waits for the Lease."""
 
-Listener = Callable[[ZoneKey, News], None]
+Listener = Callable[[ZoneKey, ReportDelta], None]
 
 
 class Monitors:
@@ -53,7 +53,7 @@ class Monitors:
         return made
 
     def lead(self, listener: Listener) -> None:
-        """Tell `listener` all news from now on, and poll without pauses."""
+        """Tell `listener` all deltas from now on, and poll without pauses."""
         self._listener = listener
         for _, monitor in self._monitors.values():
             monitor.pause_seconds = 0.0
@@ -70,9 +70,9 @@ class Monitors:
             self.forget(zone)
         self.executor.shutdown(wait=False, cancel_futures=True)
 
-    def _tell(self, zone: ZoneKey, news: News) -> None:
+    def _tell(self, zone: ZoneKey, delta: ReportDelta) -> None:
         if self._listener is not None:
-            self._listener(zone, news)
+            self._listener(zone, delta)
 
     def connector(self, zone: ZoneKey) -> Callable[[str], NodeClient] | None:
         """Return what connects to a zone's data nodes, None in plaintext."""

@@ -181,7 +181,7 @@ class Notifier:
         peers: dict[NodeId, str],
         fence: Fence,
     ) -> Delivered:
-        process_id = watched.heard.process_id if watched.heard else ""
+        process_id = watched.node_state.process_id if watched.node_state else ""
         known = self._delivered.get(watched.node)
         if (
             known is not None

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 RANGES = 16
 DIGEST_TIMEOUT_SECONDS = 600.0
-"""Reading a partition gives way to clients, so that 100 GB take about this long."""
+"""Reading a partition is throttled for clients, so that 100 GB take about this long."""
 NOTE_SECONDS = 10.0
 TOLD_SECONDS = 10.0
 TOLD_LOOK_SECONDS = 0.05
@@ -172,7 +172,7 @@ async def _until_told(node: WatchedNode, partition: PartitionId, uncompared: str
     """
     deadline = asyncio.get_running_loop().time() + TOLD_SECONDS
     while asyncio.get_running_loop().time() < deadline:
-        report = node.heard.replicas.get(partition) if node.heard is not None else None
+        report = node.node_state.replicas.get(partition) if node.node_state is not None else None
         if report is None or report.uncompared != uncompared:
             return
         await asyncio.sleep(TOLD_LOOK_SECONDS)
@@ -192,7 +192,7 @@ async def verify_part(
     for rows may still be on their way: DiffersSoFarError. It never tells one of a source in which
     nothing was ever committed. RezoneError when a node does not answer.
     """
-    reached = _imported_up_to(target, overlap)
+    reached = _resharded_up_to(target, overlap)
     there = await _digest(executor, source, _of_part(overlap, overlap.old, reached))
     here = await _digest(executor, target, _of_part(overlap, overlap.new, there.as_of))
     if here.digests == there.digests:
@@ -211,11 +211,13 @@ def _of_part(overlap: Overlap, partition: PartitionId, as_of: int | None) -> Dig
     return DigestRequest(partition=partition, as_of=as_of, ranges=RANGES, hashes=hashes)
 
 
-def _imported_up_to(target: WatchedNode, overlap: Overlap) -> int | None:
+def _resharded_up_to(target: WatchedNode, overlap: Overlap) -> int | None:
     """Return the time up to which a target says that it has all of its source, None before."""
-    report = target.heard.replicas.get(overlap.new) if target.heard is not None else None
-    imports = report.imports if report is not None else ()
-    times = (each.time for each in imports if each.source == overlap.old and each.filled)
+    report = target.node_state.replicas.get(overlap.new) if target.node_state is not None else None
+    reshard_progress = report.reshard_progress if report is not None else ()
+    times = (
+        each.time for each in reshard_progress if each.source == overlap.old and each.backfilled
+    )
     return next(times, 0) or None
 
 

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.coordination.zone_config import index_names
-from rezone.controller.nodes.heard import Heard
 from rezone.controller.nodes.monitor import NodeMonitor, utc_now
+from rezone.controller.nodes.node_state import NodeState
 from rezone.controller.nodes.verify import Comparisons
 from rezone.domain.assignment.assignments import topology_of
 from rezone.domain.model.world import CopyKey, MigrationView, NodeView, SparkView, ZoneView
@@ -153,47 +153,50 @@ def node_views(
     """Return the data nodes of the status with what the monitor has heard of them."""
     views = {}
     answering = {
-        node.id: seen.heard
+        node.id: seen.node_state
         for node in data_nodes
-        if (seen := monitor.get(node.id)) is not None and seen.reachable and seen.heard is not None
+        if (seen := monitor.get(node.id)) is not None
+        and seen.reachable
+        and seen.node_state is not None
     }
     slow = slow_nodes(
-        {node: heard.slow_ms for node, heard in answering.items()},
-        {node: heard.sync_ms for node, heard in answering.items()},
+        {node: node_state.slow_ms for node, node_state in answering.items()},
+        {node: node_state.sync_ms for node, node_state in answering.items()},
     )
     for node in data_nodes:
         seen = monitor.get(node.id)
-        heard = answering.get(node.id)
-        disk, disk_text = _disk_of(heard, slow=node.id in slow)
+        node_state = answering.get(node.id)
+        disk, disk_text = _disk_of(node_state, slow=node.id in slow)
         is_fresh = seen is not None and seen.is_fresh(now)
         views[node.id] = NodeView(
             node=node.id,
             address=node.address,
-            reachable=heard is not None,
-            leaving=heard is not None and (heard.leaving or bool(disk) or heard.clock_off),
+            reachable=node_state is not None,
+            leaving=node_state is not None
+            and (node_state.leaving or bool(disk) or node_state.clock_off),
             disk=disk,
             disk_text=disk_text,
-            clock_text=heard.clock_text if heard is not None else "",
+            clock_text=node_state.clock_text if node_state is not None else "",
             draining=node.state is DataNodeState.DRAINING,
             lost=node.state is DataNodeState.LOST,
             maintenance=is_active(node),
             unreachable_since=monitor.silent_since(node.id),
             fresh=is_fresh,
             answers_since=seen.answers_since if seen is not None and is_fresh else None,
-            hears=heard.hears if heard is not None else None,
+            hears=node_state.hears if node_state is not None else None,
             failure_domain=node.failure_domain,
             weight=node.weight,
-            replicas=heard.replicas if heard is not None else {},
+            replicas=node_state.replicas if node_state is not None else {},
         )
     return views
 
 
-def _disk_of(heard: Heard | None, *, slow: bool) -> tuple[DiskTrouble, str]:
-    if heard is None:
+def _disk_of(node_state: NodeState | None, *, slow: bool) -> tuple[DiskTrouble, str]:
+    if node_state is None:
         return DiskTrouble.NONE, ""
-    if slow and not heard.disk:
-        return DiskTrouble.SLOW, f"syncs take {heard.slow_ms / 1000:.1f} s"
-    return heard.disk, heard.disk_text
+    if slow and not node_state.disk:
+        return DiskTrouble.SLOW, f"syncs take {node_state.slow_ms / 1000:.1f} s"
+    return node_state.disk, node_state.disk_text
 
 
 def migration_view(migration: RegionMigration, generation: int) -> MigrationView:

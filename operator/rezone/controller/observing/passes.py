@@ -49,7 +49,7 @@ async def begin_pass(
 ) -> ZonePass | None:
     """Return the zone of `task` or of `migration`, read now; None when there is none.
 
-    The object is woken by the zone's news from here on, of one partition when it is about one,
+    The object is woken by the zone's deltas from here on, of one partition when it is about one,
     until `Coordinator.unfollow` ends it.
     """
     index = migration.spec.partition if migration is not None else None

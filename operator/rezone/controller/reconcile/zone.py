@@ -163,7 +163,7 @@ class ZoneReconciler:
         met = [n.id for n in status.data_nodes if n.state is not DataNodeState.STARTING]
         runtime.monitor.watch(addresses, expected=met)
         watched = runtime.monitor.nodes()
-        runtime.doubt_routes()
+        runtime.invalidate_routes()
         presence, now = {}, utc_now()
         heard = {n for w in watched.values() if w.is_fresh(now) for n in w.hears}
         for node in status.data_nodes:

@@ -82,7 +82,7 @@ class ClockBound:
         self.until = 0
 
     def open(self, directory: Path) -> None:
-        """Take over what a directory has; what is damaged is set aside, and the bound is lost."""
+        """Take over what a directory has; what is damaged is quarantined, and the bound is lost."""
         path, damaged = directory / NAME, directory / DAMAGED
         try:
             self.take_over(Journal(path))

@@ -46,8 +46,8 @@ from rezone.storage.copies.bulk import BulkLoader
 from rezone.storage.copies.fileload import FileLoader
 from rezone.storage.copies.incoming import Loader
 from rezone.storage.snapshot.checkpoints import FileSnapshot
-from rezone.storage.snapshot.rests import Rest
 from rezone.storage.snapshot.snapshot import BatchMark, SnapshotSource
+from rezone.storage.snapshot.throttle import Throttle
 from rezone.wire import messages
 from rezone.wire.copying.copy import Relay, copy_partition
 from rezone.wire.errors import CorruptionError, NoSpaceError, RezoneError
@@ -78,13 +78,13 @@ processor time of both nodes (decisions 0184, 0194).
 
 
 def snapshot_stream(source: SnapshotSource | FileSnapshot, foreground: Foreground) -> Iterator[Any]:
-    """Yield (batch, metadata) of a snapshot, giving way to clients; it is closed at the end."""
+    """Yield (batch, metadata) of a snapshot, throttled for clients; it is closed at the end."""
     empty = pa.RecordBatch.from_pylist([], schema=source.schema)
     with source:
         yield empty, _metadata(source.header)
         weight = FILES_WEIGHT if isinstance(source, FileSnapshot) else ROWS_WEIGHT
         steps = CopySteps(foreground, weight)
-        source.give_way(steps.step_bytes, steps.rest)
+        source.throttle_by(steps.step_bytes, steps.throttle)
         for batch, mark in source:
             yield batch, _metadata(_message_of(mark))
         yield empty, _metadata(source.trailer)
@@ -103,14 +103,14 @@ def _metadata(message: messages.Message) -> Any:
 class Receiver:
     """One attempt to take a snapshot in; batches and metadata as the source sent them.
 
-    `rest` is called after each.
+    `throttle` is called after each.
     """
 
-    def __init__(self, replica: ReplicaState, attempt: str, rest: Rest) -> None:
+    def __init__(self, replica: ReplicaState, attempt: str, throttle: Throttle) -> None:
         self._replica = replica
         self.runner = replica.runner
         self._attempt = attempt
-        self._rest = rest
+        self._throttle = throttle
         self._core = Attempt()
         self._loader: Loader | None = None
         self._rows_total = 0
@@ -135,7 +135,7 @@ class Receiver:
                 self._write(batch, message)
             case Finish() if isinstance(message, SnapshotTrailer):
                 self._finish(message)
-        self._rest()
+        self._throttle()
         return self._progress()
 
     def _step(self, event: Event) -> Effect | None:
@@ -244,8 +244,8 @@ class LocalSink:
     def open(self, schema: Any) -> None:
         """Begin."""
         del schema
-        rest = CopySteps(self._foreground).rest
-        self._receiver = Receiver(self._replica, self._attempt, rest)
+        throttle = CopySteps(self._foreground).throttle
+        self._receiver = Receiver(self._replica, self._attempt, throttle)
         with self._noted():
             self._receiver.begin()
 

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 
 from rezone.datanode.indexing.indexing import IndexDuties
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import RezoneError
 
@@ -95,4 +95,4 @@ class IndexBuilds:
             return
         steps = CopySteps(self._foreground, BUILD_WEIGHT)
         while not self._news.is_set() and index.build(steps.step_bytes):
-            steps.rest()
+            steps.throttle()

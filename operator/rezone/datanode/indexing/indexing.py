@@ -17,7 +17,7 @@ import msgspec
 
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
-from rezone.storage.snapshot.rests import StepBytes
+from rezone.storage.snapshot.throttle import StepBytes
 from rezone.storage.state.history import is_of_history
 from rezone.wire.codec.indexes import IndexCodec
 from rezone.wire.codec.keyspace import hash_in

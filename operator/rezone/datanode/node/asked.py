@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.requests import Request
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import Failure, Message

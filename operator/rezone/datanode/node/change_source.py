@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
-from rezone.datanode.state.importers import Bell, Importers, listening
+from rezone.datanode.state.reshard_targets import Bell, ReshardTargets, listening
 from rezone.storage.log.entry import iter_entries
 from rezone.storage.log_changes import Position, Reading, truncated
 from rezone.wire.errors import (
@@ -64,7 +64,7 @@ class _State:
             self.copies = replica.copies
             seal = replica.store.seal if replica.is_sealed else None
             self.seal_time = seal.commit_time if seal is not None else 0
-            self.imports = replica.store.applied_imports()
+            self.reshard_positions = replica.store.applied_reshards()
 
     def require(self, replica: Replica) -> None:
         """Refuse what was read of a log that was dropped meanwhile."""
@@ -117,13 +117,13 @@ class ChangeSource:
 
     def _partitions_of(
         self, parts: tuple[FollowedPart, ...]
-    ) -> Iterator[tuple[Importers, threading.RLock]]:
+    ) -> Iterator[tuple[ReshardTargets, threading.RLock]]:
         for number in {part.partition for part in parts}:
             try:
                 partition = self._find(number)
             except RezoneError:
                 continue  # its answer says so
-            yield partition.importers, partition.lock
+            yield partition.reshard_targets, partition.lock
 
     def _answers(self, request: FollowChanges) -> list[PartChanges]:
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
@@ -144,9 +144,9 @@ class ChangeSource:
         if part.time is None:
             return _begun(partition, state)
         position = Position(part.time, part.given_by)
-        reading = Reading(part.partition, hashes, position, state.imports)
+        reading = Reading(part.partition, hashes, position, state.reshard_positions)
         if not reading.own:
-            _require_imported(partition, part.given_by)
+            _require_resharded(partition, part.given_by)
         try:
             offset = _read(partition, part, reading, state.committed, room)
         except SnapshotExpiredError as error:
@@ -193,8 +193,8 @@ def _read(replica: Replica, part: FollowedPart, reading: Reading, committed: int
     return offset
 
 
-def _require_imported(replica: Replica, given_by: PartitionId) -> None:
-    """Refuse imported changes where not all of them are known to be in the log.
+def _require_resharded(replica: Replica, given_by: PartitionId) -> None:
+    """Refuse pulled changes where not all of them are known to be in the log.
 
     Who leads has all that was committed before; others may be far behind.
     """
@@ -202,11 +202,11 @@ def _require_imported(replica: Replica, given_by: PartitionId) -> None:
         state = replica.leadership
         if state is None:
             raise replica.not_leader()
-        imports = replica.store.applied_imports()
-        sources = [each.source for each in imports]
+        positions = replica.store.applied_reshards()
+        sources = [each.source for each in positions]
         if generation_of(given_by) in map(generation_of, sources):
             sources = [given_by]
-        whole = bool(imports) and all(map(replica.serving.has_source, sources))
+        whole = bool(positions) and all(map(replica.serving.has_source, sources))
         if not state.serving or not whole:
             raise _not_ready(replica)
 

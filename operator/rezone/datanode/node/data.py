@@ -2,7 +2,7 @@
 
 Concurrency: the channel's Flight thread reads frames, checks writes and appends them; it never
 waits for a commit. Answers come from any thread. While the client has read all but a few, the
-thread sends that has one, once it holds no lock (`lent_threads`); else the outbox's own. A client
+thread sends that has one, once it holds no lock (`inline_sends`); else the outbox's own. A client
 that takes its answers no more is cut off (`unread`), and stops nobody but itself.
 """
 
@@ -17,7 +17,7 @@ from structlog.contextvars import bound_contextvars
 from rezone.datanode.node.asked import Asked, Send
 from rezone.datanode.reading.read import prepare_read, read_keys
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.scheduling import inline_sends
 from rezone.datanode.scheduling.foreground import Foreground, Requests
 from rezone.datanode.scheduling.held import HeldByConnection
 from rezone.datanode.scheduling.on_way import OnWay
@@ -25,7 +25,7 @@ from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.requests import Request, operation_of, result_of
 from rezone.datanode.scheduling.traced import READ, NodeTracer
 from rezone.datanode.scheduling.unread import Peer
-from rezone.datanode.scheduling.workers import LULL_SECONDS
+from rezone.datanode.scheduling.workers import IDLE_SECONDS
 from rezone.datanode.writing.change import Change, PreparedRows
 from rezone.datanode.writing.owner import Owner
 from rezone.datanode.writing.producing import prepare_open
@@ -107,7 +107,7 @@ class DataChannel:
         self.outbox.start()
         try:
             while (frame := self._receive()) is not None:
-                with lent_threads.scope():
+                with inline_sends.scope():
                     self._handle(*frame)
                 self._wait_until_taken()
         except CHANNEL_ERRORS as error:
@@ -241,8 +241,8 @@ class DataChannel:
     def _change(
         self, replica: Replica, request: Change, prepared: PreparedRows, asked: Asked
     ) -> None:
-        at_leisure = self._channel.waited_seconds >= LULL_SECONDS
-        replica.write(request, prepared, asked.answer, at_leisure=at_leisure)
+        inline = self._channel.waited_seconds >= IDLE_SECONDS
+        replica.write(request, prepared, asked.answer, inline=inline)
 
     def _begin(self, request: TransactionBegin, asked: Asked) -> None:
         partition = self._find(request.partition)

@@ -258,7 +258,7 @@ class Links:
             self._producers[key] = served
         if old is not None:
             old.close("a connection of the same name has been opened")
-        self._unread.watch(channel, peer, lambda: served.outbox.lent)
+        self._unread.watch(channel, peer, lambda: served.outbox.inline)
         try:
             served.run()
         finally:

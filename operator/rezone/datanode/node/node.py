@@ -26,7 +26,6 @@ from rezone.datanode.indexing.index_builds import IndexBuilds
 from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.node.data import DataChannel
 from rezone.datanode.node.hearing import Hearing
-from rezone.datanode.node.import_pulls import ImportPulls
 from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.node.links import Connect, Links, RequireNode
 from rezone.datanode.node.memory import NodeMemory, SnapshotSlots
@@ -34,8 +33,9 @@ from rezone.datanode.node.node_threads import NodeThreads
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.replicas import Replicas
 from rezone.datanode.node.report import WHOLE_REPORT, ReportBoard
+from rezone.datanode.node.reshard_pulls import ReshardPulls
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.resharding.import_source import ImportSource
+from rezone.datanode.resharding.reshard_source import ReshardSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.traced import node_tracer
 from rezone.datanode.scheduling.unread import Peer, Unread
@@ -111,9 +111,9 @@ class DataNode:
         self.zone = KnownZone(node_id)
         self.foreground = Foreground(self.clock, lambda: self.zone.foreground_target_percent)
         self.pulls = Pulls(connect, self.foreground)
-        self.import_source = ImportSource(self.find, self.foreground, self.clock, self._stopping)
+        self.reshard_source = ReshardSource(self.find, self.foreground, self.clock, self._stopping)
         self.change_source = ChangeSource(self.find, self.clock, self._stopping)
-        self.imports = ImportPulls(self, connect)
+        self.reshard_pulls = ReshardPulls(self, connect)
         self._builds = IndexBuilds(
             lambda: [each.index for each in self.partitions()],
             lambda: self.zone.table,
@@ -173,7 +173,7 @@ class DataNode:
             self.restream(partition)
         self.threads.start()
         self._builds.start()
-        self.imports.look()
+        self.reshard_pulls.look()
 
     def leave(self) -> None:
         """Ask to be relieved: the coordinator moves leaders off, leaders no longer count on this.
@@ -206,7 +206,7 @@ class DataNode:
         self.foreground.close()
         self._builds.close(seconds)
         self.pulls.close(seconds)
-        self.imports.close(seconds)
+        self.reshard_pulls.close(seconds)
         for client in clients:
             client.close("the node is stopping")
         self.links.close(seconds)
@@ -264,7 +264,7 @@ class DataNode:
             if first:
                 self.replicas.open_found()
         self._builds.look()
-        self.imports.look()
+        self.reshard_pulls.look()
         self._new_addresses(peers)
         for partition in self.partitions():
             # With fewer in-sync replicas asked for, what waits may be committed.
@@ -477,7 +477,7 @@ class DataNode:
         with self._lock:
             self._require_room()
             self._data_channels.add(served)
-        self.unread.watch(channel, peer, lambda: served.outbox.lent)
+        self.unread.watch(channel, peer, lambda: served.outbox.inline)
         try:
             served.run()
         finally:

@@ -16,9 +16,9 @@ from rezone.datanode.node.links import Links
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.report import ReportBoard
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.scheduling import inline_sends
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.lag import Lag
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.workers import Job
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.errors import RezoneError
@@ -119,7 +119,7 @@ class NodeThreads:
             *(each.tick for each in self._links.producers()),
         ]
         # By this thread, and all that goes to one node in one frame.
-        with UNEXPECTED.surviving("send after ticks"), lent_threads.scope():
+        with UNEXPECTED.surviving("send after ticks"), inline_sends.scope():
             for tick in ticks:
                 with UNEXPECTED.surviving("tick"):
                     tick(now)

@@ -19,7 +19,7 @@ from rezone.datanode.replica.replica import Replica
 from rezone.storage.state.meta import MetaFile, PartitionMeta
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
-from rezone.storage.upkeep.setaside import is_replica, open_store
+from rezone.storage.upkeep.quarantine import is_replica, open_store
 from rezone.wire.errors import (
     ConflictError,
     CorruptionError,
@@ -62,7 +62,7 @@ class Replicas:
             try:
                 meta = MetaFile(directory, PartitionMeta()).value
             except CorruptionError:
-                continue  # set aside when it is opened
+                continue  # quarantined when it is opened
             if meta.zone_uid not in {"", config.zone_uid}:
                 raise ConflictError(
                     f"node {self._host.node_id} holds data of zone {meta.zone_uid}",

@@ -121,7 +121,7 @@ class ReportBoard:
         self._changed_at.update(dict.fromkeys(partitions, self._version))
         self._changed.notify_all()
 
-    def has_news(self, request: ReportRequest) -> bool:
+    def has_changes(self, request: ReportRequest) -> bool:
         """Return whether there is something that the caller does not know."""
         return request.seen != self._version or request.process_id != self._process_id
 
@@ -133,7 +133,9 @@ class ReportBoard:
         until = self._clock.monotonic() + timeout_seconds
         with self._changed:
             self._waiting += 1
-            self._changed.wait_for(lambda: self.has_news(request) or self._closed, timeout_seconds)
+            self._changed.wait_for(
+                lambda: self.has_changes(request) or self._closed, timeout_seconds
+            )
         if request.process_id == self._process_id:
             # Not on the condition: each change would wake this thread.
             self._ended.wait(max(0.0, min(self._pause, until - self._clock.monotonic())))
@@ -249,6 +251,6 @@ def replica_report(replica: Replica) -> ReplicaReport:
         disk=replica.failing.disk,
         paced_rows_per_second=round(replica.pacer.rows_per_second or 0),
         seal=replica.sealing.state,
-        imports=replica.importing.progress(),
+        reshard_progress=replica.reshard_streams.progress(),
         uncompared=store.meta.uncompared,
     )

@@ -42,12 +42,12 @@ class CopyCollector(Collector):
         )
         yield CounterMetricFamily(
             "rezone_data_node_copy_throttled_seconds",
-            "Time that copies have rested while clients were served, summed over copies.",
+            "Time that copies were throttled while clients were served, summed over copies.",
             self._node.foreground.rested_seconds,
         )
         yield GaugeMetricFamily(
             "rezone_data_node_foreground_utilization_ratio",
-            "For how much of the time clients were served lately, which is what copies rest by.",
+            "For how much of the time clients were served lately, which is what throttles copies.",
             self._node.foreground.served_share,
         )
         yield self._failing_copies()

@@ -18,14 +18,14 @@ from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.bounded_http import BoundedHTTPServer
 from rezone.datanode.observing.copymetrics import CopyCollector
 from rezone.datanode.observing.diskmetrics import DiskCollector
-from rezone.datanode.observing.importmetrics import ImportCollector
 from rezone.datanode.observing.limits import LimitCollector
 from rezone.datanode.observing.load import client_load
 from rezone.datanode.observing.readiness import unready_reason
 from rezone.datanode.observing.requestmetrics import RequestCollector
+from rezone.datanode.observing.reshard_metrics import ReshardCollector
 from rezone.datanode.observing.stacks import thread_stacks
 from rezone.datanode.observing.transactionmetrics import TransactionCollector
-from rezone.datanode.scheduling.mishaps import REFUSED, UNEXPECTED
+from rezone.datanode.scheduling.error_log import REFUSED, UNEXPECTED
 from rezone.datanode.service.statistics import node_statistics
 from rezone.wire.messages import NodeStatistics, Role
 from rezone.wire.messages.loads import ClientLoad
@@ -86,12 +86,12 @@ class NodeCollector(Collector):
             "Requests of clients not answered yet.",
             self._node.foreground.under_way,
         )
-        for name, what, mishaps in (
+        for name, what, error_log in (
             ("refused", "Requests and connections refused for who their caller is.", REFUSED),
             ("unexpected_errors", "Exceptions that nobody expects; see the log.", UNEXPECTED),
         ):
             counted = CounterMetricFamily(f"rezone_data_node_{name}", what)
-            counted.add_metric([], mishaps.total)
+            counted.add_metric([], error_log.total)
             yield counted
         cut_off = CounterMetricFamily(
             "rezone_data_node_cut_off", "Connections ended because nobody read what was sent."
@@ -124,7 +124,7 @@ def registry_of(node: DataNode) -> CollectorRegistry:
         LimitCollector,
         CopyCollector,
         DiskCollector,
-        ImportCollector,
+        ReshardCollector,
         MemoryCollector,
         TransactionCollector,
     ):

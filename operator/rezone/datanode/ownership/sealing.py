@@ -1,6 +1,6 @@
 """How a partition ends: its leader seals the log, and from then on others serve its range.
 
-    leader, asked by the coordinator             importers (leaders of the next layout)
+    leader, asked by the coordinator             targets (leaders of the next layout)
     in one hold of the partition's lock:
       aborts open transactions
       appends the seal (`seal`)
@@ -12,7 +12,7 @@ Nothing is waited for before: where the in-sync set is too small or far behind t
 serves on as if nothing had been, and is asked again. There is nothing to remember either
 (docs/decisions/0158). The seal is an entry: a leader that finds it in its log, after a failover or
 a restart, is as far as the one that has appended it, and one that does not find it serves on, for
-nobody imports what is not committed.
+nobody pulls what is not committed.
 
 What follows from what is decided by `core.seal`, which is pure; here it is done.
 

@@ -87,7 +87,7 @@ class Failing:
             return
         self._leading.stand_down("the replica has failed")
         replica.take_role(Role.FOLLOWER)  # in memory alone: it writes nothing
-        replica.importers.ring(urgent=True)
+        replica.reshard_targets.ring(urgent=True)
         self._roles.clear_transfer()
 
     def leave(self) -> None:

@@ -29,8 +29,8 @@ from rezone.datanode.replication.leader import LeaderAsks, LeaderDuties
 from rezone.datanode.replication.roles import Roles
 from rezone.datanode.replication.stream import ProducerStream
 from rezone.datanode.replication.takeover import ClientNews, TakeoverProcess
-from rezone.datanode.resharding.importing import FILL_WEIGHT, FillWork, ImportDuties
-from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.resharding.reshard_streams import BACKFILL_WEIGHT, BackfillWork, ReshardStreams
+from rezone.datanode.scheduling import inline_sends
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.arrivals import Arrival
@@ -88,8 +88,8 @@ class Replica(ReplicaState):
         self.calls = Calls(self, self.takeover, self.sealing)
         self.damage = Damage(self, self.roles, self.leading, self.intake)
         self.failing = Failing(self, self.roles, self.leading, self.intake, self.pacer)
-        self.importing = ImportDuties(self)
-        self._fill_work = FillWork(store)
+        self.reshard_streams = ReshardStreams(self)
+        self._backfill_work = BackfillWork(store)
         self.upkeep = Upkeep(self, self.damage, self.pacer)
         self.roles.resume()
 
@@ -171,7 +171,7 @@ class Replica(ReplicaState):
         prepared: PreparedRows,
         reply: Reply,
         *,
-        at_leisure: bool = False,
+        inline: bool = False,
     ) -> None:
         """Take a write; `reply` is called once, later or at once, unless this raises.
 
@@ -182,22 +182,22 @@ class Replica(ReplicaState):
             self.intake.arrivals.add(Arrival(request, prepared, reply))
             self.wake()
             return
-        streams = self._take(request, prepared, reply, at_leisure=at_leisure)
+        streams = self._take(request, prepared, reply, inline=inline)
         if streams is None:
             return
         for stream in streams:
             stream.push()
-        self.move_on(at_leisure=at_leisure)
+        self.move_on(inline=inline)
 
     @entry
     def _take(
-        self, request: Change, prepared: PreparedRows, reply: Reply, *, at_leisure: bool
+        self, request: Change, prepared: PreparedRows, reply: Reply, *, inline: bool
     ) -> list[ProducerStream] | None:
         """Append a write; the streams that this thread has to push, None if the write waits."""
         if not self._admits(request, prepared, reply):
             return None
-        self.write_now(request, prepared, reply, tell=not at_leisure)
-        return list(self.leading.streams.values()) if at_leisure else []
+        self.write_now(request, prepared, reply, tell=not inline)
+        return list(self.leading.streams.values()) if inline else []
 
     def _admits(self, request: Change, prepared: PreparedRows, reply: Reply) -> bool:
         """Whether a write may go on now; not one that is refused, nor one that waits its turn."""
@@ -267,11 +267,11 @@ class Replica(ReplicaState):
         """Sync, apply, commit, answer, ack: whatever is due."""
         self.damage.step()
         self._take_arrivals()
-        if self.store.filling:
+        if self.store.backfilling:
             begun = time.thread_time()
             self._move_on()
-            worked = (time.thread_time() - begun) * self._fill_work.share()
-            self.host.foreground.owe(worked * FILL_WEIGHT)
+            worked = (time.thread_time() - begun) * self._backfill_work.share()
+            self.host.foreground.owe(worked * BACKFILL_WEIGHT)
         else:
             self._move_on()
         self.reads.step()
@@ -284,7 +284,7 @@ class Replica(ReplicaState):
             if not self._goes_on():
                 return
             damaged = self._try(self._pump_role)
-        lent_threads.send_now()
+        inline_sends.send_now()
         with self.applying:
             if self._goes_on() and damaged is None:
                 damaged = self._try(self.index.pump)

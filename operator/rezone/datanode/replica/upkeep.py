@@ -78,7 +78,7 @@ class Upkeep:
         if state is not None:
             keep_from = min([keep_from, *state.needed_offsets()])
             claims += state.catching_up().values()
-            claims += replica.importers.claims()
+            claims += replica.reshard_targets.claims()
         size = replica.store.log_bytes
         self._pacer.look_at_log(full=bool(claims) and size > settings.kept_log_bytes_max)
         if size > 2 * settings.kept_log_bytes_max:

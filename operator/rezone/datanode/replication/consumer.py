@@ -20,9 +20,9 @@ import structlog
 from rezone.datanode.clock.checked_clock import CheckedClock, Exchange
 from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.commit.lease import Promise, left_of
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.unread import Unread
-from rezone.datanode.scheduling.workers import LULL_SECONDS
+from rezone.datanode.scheduling.workers import IDLE_SECONDS
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.errors import NotReadyError, RezoneError, error_from
 from rezone.wire.messages import (
@@ -81,10 +81,10 @@ class Sink(Protocol):
         """Note that the leader's log no longer reaches back far enough."""
         ...
 
-    def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
+    def receive(self, entries: Entries, body: memoryview, *, inline: bool = False) -> None:
         """Append entries and take the commit offset.
 
-        `at_leisure`: the calling thread may do what follows from it.
+        `inline`: the calling thread may do what follows from it.
         """
         ...
 
@@ -559,8 +559,8 @@ class ConsumerChannel:
         match message:
             case Entries():
                 stream.count(len(body))
-                at_leisure = channel.waited_seconds >= LULL_SECONDS
-                sink.receive(message, body, at_leisure=at_leisure)
+                inline = channel.waited_seconds >= IDLE_SECONDS
+                sink.receive(message, body, inline=inline)
             case StreamOk():
                 sink.stream_started(message)
                 with self._lock:

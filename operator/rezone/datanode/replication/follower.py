@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from rezone.datanode.core.joining import Copy, FollowerLog, GiveUp, Refuse, RollBack, Truncate
 from rezone.datanode.indexing.indexing import IndexDuties
-from rezone.datanode.scheduling import lent_threads
+from rezone.datanode.scheduling import inline_sends
 from rezone.datanode.settings import heard_seconds_max
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry, entry_alone
-from rezone.storage.log.entry import IMPORT_KINDS, header_at
+from rezone.storage.log.entry import RESHARD_KINDS, header_at
 from rezone.storage.store import ResetNeededError
 from rezone.wire.errors import StaleEpochError
 from rezone.wire.messages import (
@@ -166,7 +166,7 @@ class FollowerDuties:
         )
 
     @entry
-    def receive(self, entries: Entries, body: memoryview, *, at_leisure: bool = False) -> None:
+    def receive(self, entries: Entries, body: memoryview, *, inline: bool = False) -> None:
         """Append entries and take the commit offset."""
         replica = self._replica
         self._require_epoch(entries.leader_epoch)
@@ -184,7 +184,7 @@ class FollowerDuties:
         self._asks.look_at_reads()  # a standby has applied the rows before they are committed
         self._look_again()
         if body or replica.transfer.eager:
-            replica.move_on(at_leisure=at_leisure)
+            replica.move_on(inline=inline)
 
     @entry
     def ack_of(self, opaque: int) -> FetchLog:
@@ -202,17 +202,17 @@ class FollowerDuties:
             leaving=replica.services.leaving or replica.services.space.short,
             index=index,
             ready_epoch=ready_epoch,
-            rest_ms=round(self._rest_seconds * 1000),
+            throttle_ms=round(self._throttle_seconds * 1000),
             sync_ms=replica.services.disk_speed.sync_ms,
             slow_ms=replica.services.disk_speed.slow_ms,
             uncompared=bool(replica.store.meta.uncompared),
         )
 
     @property
-    def _rest_seconds(self) -> float:
-        """How long the leader had better fetch nothing to fill this replica with."""
+    def _throttle_seconds(self) -> float:
+        """How long the leader had better fetch nothing to backfill this replica with."""
         replica = self._replica
-        return replica.services.foreground.owed_seconds if replica.store.filling else 0.0
+        return replica.services.foreground.owed_seconds if replica.store.backfilling else 0.0
 
     def state_set(self, message: SetState) -> None:
         """Take the producer's state change (DCP-10)."""
@@ -320,7 +320,7 @@ class FollowerDuties:
             self._apply_lazily()
         if replica.transfer.eager:
             self._index.pump()  # the old leader waits for it (DCP-08)
-        if self._has_run(eager=eager) and not lent_threads.note(self._ack):
+        if self._has_run(eager=eager) and not inline_sends.note(self._ack):
             self._ack()
         if eager and store.applied < store.log_end:
             replica.wake()
@@ -374,6 +374,6 @@ class FollowerDuties:
 
 
 def _is_awaited(entries: bytes) -> bool:
-    """Whether clients wait for these entries, by the first: for what is imported none does."""
+    """Whether clients wait for these entries, by the first: for what is pulled none does."""
     header = header_at(entries, 0)
-    return header is not None and header.kind not in IMPORT_KINDS
+    return header is not None and header.kind not in RESHARD_KINDS

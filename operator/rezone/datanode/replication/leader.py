@@ -176,7 +176,7 @@ class LeaderDuties:
         """
         self._replica.lead_with(None)
         self.end_streams("another replica leads", leader, epoch, tell=False)
-        self._replica.importers.ring(urgent=True)
+        self._replica.reshard_targets.ring(urgent=True)
 
     def stand_down(self, reason: str) -> None:
         """End the leadership in memory alone, and give up its read leases.
@@ -292,19 +292,19 @@ class LeaderDuties:
         replica.wake()
 
     @entry
-    def acked(self, stream: ProducerStream, ack: FetchLog, *, at_leisure: bool = False) -> None:
+    def acked(self, stream: ProducerStream, ack: FetchLog, *, inline: bool = False) -> None:
         """Take a follower's ack."""
         replica = self._replica
         state = replica.leadership
         if state is None or self.streams.get(stream.node) is not stream:
             return
         slow = is_slow(ack.slow_ms, [replica.services.disk_speed.sync_ms])
-        replica.fill_later(replica.clock.monotonic() + ack.rest_ms / 1000)
+        replica.backfill_later(replica.clock.monotonic() + ack.throttle_ms / 1000)
         handing_over = replica.transfer.hands_over
         due = self._group_step(state, Acked(stream.node, ack, slow)) or handing_over
         if due:
             # The thread that reads acks must not be the one that hands over: it may have to wait.
-            replica.move_on(at_leisure=at_leisure and not handing_over)
+            replica.move_on(inline=inline and not handing_over)
 
     @entry
     def granted(self, stream: ProducerStream, lease: Lease) -> None:
@@ -433,7 +433,7 @@ class LeaderDuties:
             case Commit(offset):
                 replica.positions.commit(offset)
                 replica.look_again(self._next_broadcast())
-                replica.importers.ring(urgent=replica.store.seal is not None)
+                replica.reshard_targets.ring(urgent=replica.store.seal is not None)
             case Propose(_, maximal):
                 # Before anybody can see it, for the answer may come after a restart. Under the
                 # lock, but rarely: members come and go.

@@ -25,7 +25,7 @@ from rezone.datanode.commit.lease import Rounds
 from rezone.datanode.replication.stream import Control, ProducerStream, Source, end_of
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.unread import Peer
-from rezone.datanode.scheduling.workers import LULL_SECONDS
+from rezone.datanode.scheduling.workers import IDLE_SECONDS
 from rezone.datanode.settings import NodeSettings
 from rezone.wire.errors import LimitExceededError, NotReadyError, RezoneError
 from rezone.wire.messages import (
@@ -99,7 +99,7 @@ class ProducerChannel:
         self._find = find
         self._peer = peer
         self._streams_max = settings.streams_max
-        self._push_rows_max = settings.leisure_rows_max
+        self._push_rows_max = settings.inline_rows_max
         self._frame_bytes_max = settings.frame_bytes_max
         self._clock = clock
         self._times = Exchange(clock, node)
@@ -390,8 +390,8 @@ class ProducerChannel:
         if beyond:
             stream.end("an ack of what was not sent")
             return
-        at_leisure = self._channel.waited_seconds >= LULL_SECONDS
-        stream.source.acked(stream, ack, at_leisure=at_leisure)
+        inline = self._channel.waited_seconds >= IDLE_SECONDS
+        stream.source.acked(stream, ack, inline=inline)
         # Entries that had room went out when they were appended.
         if not had_room or stream.sent_offset < stream.source.log_end:
             self.wake(stream)
@@ -475,14 +475,14 @@ class ProducerChannel:
         if stream.credit_bytes == 0:
             return False
         committed = stream.source.committed
-        lent = self.outbox.lent
-        most = PUSH_BYTES_MAX if lent else self._frame_bytes_max
+        inline = self.outbox.inline
+        most = PUSH_BYTES_MAX if inline else self._frame_bytes_max
         try:
             raw = stream.source.read_log(offset, min(room, most)) if room > 0 else b""
         except RezoneError as error:
             stream.end(f"the log cannot be read: {error}")
             return True
-        self._is_large = lent and self._in_flight_bytes + len(raw) > PUSH_BYTES_MAX
+        self._is_large = inline and self._in_flight_bytes + len(raw) > PUSH_BYTES_MAX
         if self._is_large:
             return True  # the outbox's own thread sends it
         if raw:

@@ -53,8 +53,8 @@ class Source(Protocol):
         """The offset after the newest entry."""
         ...
 
-    def acked(self, stream: "ProducerStream", ack: FetchLog, *, at_leisure: bool) -> None:
-        """Take a follower's ack; `at_leisure`: the calling thread may do what follows from it."""
+    def acked(self, stream: "ProducerStream", ack: FetchLog, *, inline: bool) -> None:
+        """Take a follower's ack; `inline`: the calling thread may do what follows from it."""
         ...
 
     def granted(self, stream: "ProducerStream", lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""Copies give way to clients: what is left of a node's time for readers and writers.
+"""Copies are throttled for clients: what is left of a node's time for readers and writers.
 
 A copy is cut into steps of a few milliseconds, short ones while clients are there, and rests after
 each by how much of the time these take (`served`):
@@ -175,16 +175,16 @@ class Foreground:
             now = self._clock.monotonic()
             if not self._percent() or not self._served.lately(now, LULL_SECONDS):
                 return most
-            return min(most, SHORT_STEP_BYTES if self._rest_per_work(now) else LIGHT_STEP_BYTES)
+            return min(most, SHORT_STEP_BYTES if self._throttle_per_work(now) else LIGHT_STEP_BYTES)
 
-    def give_way(self, worked_seconds: float) -> None:
+    def throttle_by(self, worked_seconds: float) -> None:
         """Wait after a step of a copy that took so much processor time, by what clients take.
 
         The rests of several copies follow each other: their shares add up to that of one.
         """
         with self._lock:
             begun = self._clock.monotonic()
-            rest = min(REST_SECONDS_MAX, worked_seconds * self._rest_per_work(begun))
+            rest = min(REST_SECONDS_MAX, worked_seconds * self._throttle_per_work(begun))
             if not rest:
                 return
             until = self._free_at = max(begun, self._free_at) + rest
@@ -192,7 +192,7 @@ class Foreground:
         while now < until and not self._wait(min(until - now, LOOK_SECONDS)):
             with self._lock:
                 now = self._clock.monotonic()
-                if not self._rest_per_work(now):
+                if not self._throttle_per_work(now):
                     break
         with self._lock:
             self.rested_seconds += now - begun
@@ -200,11 +200,11 @@ class Foreground:
     def owe(self, worked_seconds: float) -> None:
         """Note work for copies that could not rest by itself; the next steps of all rest for it.
 
-        A replica that is being filled must take what its leader sends it.
+        A replica that is being backfilled must take what its leader sends it.
         """
         with self._lock:
             now = self._clock.monotonic()
-            free_at = max(now, self._free_at) + worked_seconds * self._rest_per_work(now)
+            free_at = max(now, self._free_at) + worked_seconds * self._throttle_per_work(now)
             self._free_at = max(self._free_at, min(free_at, now + OWED_SECONDS_MAX))
 
     @property
@@ -212,9 +212,9 @@ class Foreground:
         """How long a step of a copy would have to rest now for those before it."""
         with self._lock:
             now = self._clock.monotonic()
-            return max(0.0, self._free_at - now) if self._rest_per_work(now) else 0.0
+            return max(0.0, self._free_at - now) if self._throttle_per_work(now) else 0.0
 
-    def _rest_per_work(self, now: float) -> float:
+    def _throttle_per_work(self, now: float) -> float:
         """Return how long copies rest at present for a second of processor time."""
         use = (self._served.share(now) - LIGHT_SHARE) / (BUSY_SHARE - LIGHT_SHARE)
         rests = self._percent() / 100 * min(1.0, max(0.0, use))
@@ -279,7 +279,7 @@ class CopySteps:
         """Return how many bytes the next step may have."""
         return self._foreground.step_bytes(most)
 
-    def rest(self) -> None:
+    def throttle(self) -> None:
         """End a step."""
-        self._foreground.give_way((self._worked() - self._begun) * self._weight)
+        self._foreground.throttle_by((self._worked() - self._begun) * self._weight)
         self._begun = self._worked()

@@ -5,7 +5,8 @@ itself, if it holds no lock and the owner says that sending cannot block now (`m
 little enough is on its way that it fits into the connection's window even if the other side has
 stopped reading. All else is sent by the outbox's thread, which may wait.
 
-`lent` says which, for a send that blocks: a thread that others need is not to wait long (`unread`).
+`inline` says that it is another one's, for a send that blocks: a thread that others need is not to
+wait long (`unread`).
 
 Concurrency: `ask` is safe from any thread. `send_next` is never called twice at once; it sends
 one thing, or returns False when there is nothing. Nothing asked for is forgotten: whoever sends
@@ -17,8 +18,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from rezone.datanode.scheduling import lent_threads
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling import inline_sends
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 
 
 class _Wake(enum.Enum):
@@ -47,7 +48,7 @@ class Outbox:
         self._asked = False
         self._waking = False
         self._closed = False
-        self.lent = False
+        self.inline = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -64,11 +65,11 @@ class Outbox:
                 self._wake()
                 return
             self._busy = True
-        self._drain(self._may_send_here, lent=True)
+        self._drain(self._may_send_here, inline=True)
 
     def ask_unlocked(self) -> None:
         """Have `send_next` called by this thread once it holds no lock, or by the outbox's own."""
-        if not lent_threads.note(self._ask_here):
+        if not inline_sends.note(self._ask_here):
             self.ask()
 
     def _ask_here(self) -> None:
@@ -98,11 +99,11 @@ class Outbox:
                     continue
                 self._busy = True
             with UNEXPECTED.surviving("send"):
-                self._drain(lambda: True, lent=False)
+                self._drain(lambda: True, inline=False)
 
-    def _drain(self, may_go_on: Callable[[], bool], *, lent: bool) -> None:
+    def _drain(self, may_go_on: Callable[[], bool], *, inline: bool) -> None:
         done = False
-        self.lent = lent
+        self.inline = inline
         try:
             while not done:
                 with self._lock:

@@ -1,11 +1,11 @@
-"""Who does not read what it is sent is cut off; threads lent to it are back within a second.
+"""Who does not read what it is sent is cut off; a thread that sends inline is back within a second.
 
 A send blocks while the other side's window is closed, and Flight can neither tell nor give up. So
 each send is timed: by the outbox's own thread it may take `unread_ms_max`, and longer for many
-bytes; by a lent one, which others wait for, `LENT_SECONDS_MAX`. After that the connection's socket
-is shut down, and the send fails. Lent threads only send what fits into the smallest window there
-is (`data`, `producer`): who blocks one has made its window smaller, and no thread is lent to that
-peer again for `DISTRUST_SECONDS`.
+bytes; by one that sends inline, which others wait for, `INLINE_SECONDS_MAX`. After that the
+connection's socket is shut down, and the send fails. Threads send inline only what fits into the
+smallest window there is (`data`, `producer`): who blocks one has made its window smaller, and no
+thread sends inline to that peer again for `DISTRUST_SECONDS`.
 
 Concurrency: thread-safe. One thread looks; a channel notes its sends without a lock.
 """
@@ -16,13 +16,13 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.settings import Clock
 
 _log = structlog.get_logger(__name__)
 
-LENT_SECONDS_MAX = 1.0
-"""A machine that is busy sends late, but not so late: what a lent thread sends has room."""
+INLINE_SECONDS_MAX = 1.0
+"""A machine that is busy sends late, but not so late: what is sent inline has room."""
 
 BYTES_PER_SECOND_MIN = 1 << 20
 """A large answer may take longer, by its bytes: so slow may a client's connection be."""
@@ -69,7 +69,7 @@ class Sending(Protocol):
 
 class _Watched(NamedTuple):
     peer: Peer
-    is_lent: Callable[[], bool]
+    is_inline: Callable[[], bool]
     seconds_max: float
 
 
@@ -86,7 +86,7 @@ class Unread:
         self.cut_off = 0
 
     def trusts(self, name: str) -> bool:
-        """Whether a peer has blocked no lent thread lately."""
+        """Whether a peer has blocked no inline send lately."""
         if not self._distrusted:
             return True
         until = self._distrusted.get(name)
@@ -100,13 +100,13 @@ class Unread:
         self,
         channel: Sending,
         peer: Peer,
-        is_lent: Callable[[], bool] = lambda: False,
+        is_inline: Callable[[], bool] = lambda: False,
         seconds_max: float | None = None,
     ) -> None:
-        """Look at a channel's sends until it is forgotten; `is_lent`: the present one's thread."""
+        """Look at a channel's sends until it is forgotten; `is_inline`: of the present one."""
         most = self._seconds_max if seconds_max is None else seconds_max
         with self._lock:
-            self._watched[channel] = _Watched(peer, is_lent, most)
+            self._watched[channel] = _Watched(peer, is_inline, most)
 
     def forget(self, channel: Sending) -> None:
         """Look at a channel no more; without the lock, as a garbage collection may come here."""
@@ -122,17 +122,17 @@ class Unread:
         """Cut off whom a send has waited for too long."""
         with self._lock:
             watched = list(self._watched.items())
-        for channel, (peer, is_lent, seconds_max) in watched:
+        for channel, (peer, is_inline, seconds_max) in watched:
             since = channel.sending_since
             if since is None:
                 continue
-            lent = is_lent()
+            inline = is_inline()
             slow = peer.sending_bytes / BYTES_PER_SECOND_MIN
-            most = LENT_SECONDS_MAX if lent else seconds_max + slow
-            # Another send by now: `lent` may have been that one's.
+            most = INLINE_SECONDS_MAX if inline else seconds_max + slow
+            # Another send by now: `inline` may have been that one's.
             if now - since < most or channel.sending_since != since:
                 continue
-            if lent:
+            if inline:
                 self._distrust(peer.name, now)
             self.cut_off += 1
             self.forget(channel)

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from rezone.datanode.scheduling import lent_threads
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling import inline_sends
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 
-LULL_SECONDS = 0.001
+IDLE_SECONDS = 0.001
 """A thread that has waited this long for its last frame may run a job before it waits again."""
 
 _TURNS_MAX = 3
@@ -117,7 +117,7 @@ class Workers:
             turns -= 1
             self._running[job] = time.monotonic()
             try:
-                with lent_threads.scope():
+                with inline_sends.scope():
                     job.run()
             except Exception:  # noqa: BLE001 - told with its trace
                 # A job owns its errors; one that escapes must not end the thread of all others.

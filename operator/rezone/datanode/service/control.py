@@ -29,14 +29,13 @@ from rezone.wire.messages import (
     Ack,
     AdmitCopies,
     BeginEmpty,
-    BeginImport,
+    BeginReshard,
     ConfigureNode,
     CopyState,
     CopyStateRequest,
     DigestReply,
     DigestRequest,
     Fence,
-    FillImport,
     FollowChanges,
     Heartbeat,
     Message,
@@ -48,13 +47,14 @@ from rezone.wire.messages import (
     PullSnapshot,
     RefuseIsr,
     ReportRequest,
+    ReshardBackfill,
+    ReshardCatchUp,
     Role,
     RoutesRequest,
     RouteTable,
     Seal,
     StatisticsRequest,
     StopReplica,
-    TailImports,
     Takeover,
     UpgradeCandidate,
     WaitingCopies,
@@ -88,9 +88,9 @@ class Control:
             WaitingCopiesRequest: self.waiting_copies,
             StatisticsRequest: self.statistics,
             Heartbeat: lambda request: request,
-            BeginImport: node.import_source.begin,
-            FillImport: node.import_source.fill,
-            TailImports: node.import_source.tail,
+            BeginReshard: node.reshard_source.begin,
+            ReshardBackfill: node.reshard_source.backfill,
+            ReshardCatchUp: node.reshard_source.catch_up,
             FollowChanges: node.change_source.follow,
         }
 
@@ -278,18 +278,20 @@ class Control:
             # Not a closed timestamp after it, of which the others may not have heard yet.
             as_of = partition.positions.rows_time
         wait_readable(partition, as_of)
-        # Versions that are imported are older than the entries that they come in: a time that is
+        # Versions that are pulled are older than the entries that they come in: a time that is
         # readable tells nothing of them, and only the leader's log is known to have them all.
-        if partition.importing.parts():
+        if partition.reshard_streams.parts():
             wait_applied(partition, partition.store.log_end)
         partition.calls.require_whole()
         start, end = partition.hash_range
         if request.hashes is not None:
             first, last = request.hashes
             start, end = max(start, first), min(end, last + 1)
-        rest = CopySteps(self._node.foreground).rest
+        throttle = CopySteps(self._node.foreground).throttle
         with reading(partition, as_of):
-            digests, rows = partition.store.reader.digest(as_of, start, end, request.ranges, rest)
+            digests, rows = partition.store.reader.digest(
+                as_of, start, end, request.ranges, throttle
+            )
         return DigestReply(
             digests=tuple(digests),
             rows=tuple(rows),

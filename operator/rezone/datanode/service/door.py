@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from rezone.datanode.scheduling.mishaps import REFUSED, UNEXPECTED
+from rezone.datanode.scheduling.error_log import REFUSED, UNEXPECTED
 from rezone.datanode.settings import Clock, NodeSettings
 from rezone.wire.transport.callers import Callers
 from rezone.wire.transport.sockets import plain

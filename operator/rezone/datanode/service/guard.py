@@ -5,7 +5,7 @@ A node without TLS has no door, because it cannot know who comes.
 
 from typing import Any
 
-from rezone.datanode.scheduling.mishaps import REFUSED
+from rezone.datanode.scheduling.error_log import REFUSED
 from rezone.datanode.writing.owner import Owner
 from rezone.domain.access.roles import Act, act_of, claim_refusal, refusal
 from rezone.wire.errors import ForbiddenError

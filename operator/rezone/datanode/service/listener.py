@@ -15,7 +15,7 @@ import threading
 import structlog
 
 from rezone.datanode.node.node import DataNode
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.service.door import Door
 from rezone.datanode.service.server import NodeServer, node_identity
 from rezone.wire.transport.channel import CHANNEL_ERRORS

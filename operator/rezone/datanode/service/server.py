@@ -20,8 +20,8 @@ from rezone.datanode.node.node import DataNode
 from rezone.datanode.reading.lookup import lookup_batches
 from rezone.datanode.reading.scan import scan_batches
 from rezone.datanode.reading.select import select_batches, selected_schema
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.foreground import CopySteps
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
 from rezone.datanode.scheduling.requests import Result, operation_of, result_of_code
 from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.datanode.service.control import Control
@@ -222,7 +222,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         # one goes on with it. What makes a copy outdated is a newer trigger (B-05).
         partition.calls.check_revision(request.revision)
         partition.admission.require()
-        receiver = Receiver(partition, request.attempt, CopySteps(self._node.foreground).rest)
+        receiver = Receiver(partition, request.attempt, CopySteps(self._node.foreground).throttle)
         receiver.begin()
         state: CopyState | None = None
         try:

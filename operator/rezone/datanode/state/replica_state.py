@@ -24,8 +24,8 @@ from rezone.datanode.commit.protocol import Leadership
 from rezone.datanode.core.transfer import Transfer
 from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
-from rezone.datanode.state.importers import Importers
 from rezone.datanode.state.node_services import NodeServices
+from rezone.datanode.state.reshard_targets import ReshardTargets
 from rezone.datanode.state.runner import Runner, entry
 from rezone.datanode.state.serving import Serving
 from rezone.datanode.state.write_gap import WriteGap
@@ -55,8 +55,8 @@ _log = structlog.get_logger(__name__)
 class ReplicaState(ABC):
     """One replica as its parts see it; `pump` is its job's run.
 
-    `due` is when what time alone can make due is to be looked after, before `fill_after` no rows
-    are to be imported (both monotonic); `copies` counts the copies that have ended here.
+    `due` is when what time alone can make due is to be looked after, before `backfill_after` no
+    rows are to be pulled (both monotonic); `copies` counts the copies that have ended here.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ReplicaState(ABC):
         self.job = Job(f"partition {self.partition_id}", pump)
         self.due = float("-inf")
         self.copies = 0
-        self.fill_after = float("-inf")
+        self.backfill_after = float("-inf")
         self.closed = False
         self.failure = ""
         self.role = Role.LEARNER
@@ -93,7 +93,9 @@ class ReplicaState(ABC):
         self.positions = Positions(store, self.changed, self.closed_until.time_at)
         self.fencing = Fencing(store)
         self.serving = Serving(store, self.positions, lambda: services.config)
-        self.importers = Importers(self.clock.monotonic, self.settings.copy_handover_ms / 1000)
+        self.reshard_targets = ReshardTargets(
+            self.clock.monotonic, self.settings.copy_handover_ms / 1000
+        )
         self._ranged: tuple[ZoneConfig, HashRange] | None = None
 
     # --- facts -----------------------------------------------------------------------------------
@@ -249,9 +251,9 @@ class ReplicaState(ABC):
         """Have a part in another takeover; one without a side is none."""
         self.transfer = transfer
 
-    def fill_later(self, at: float) -> None:
-        """Import no rows before this time: a follower's node has clients that come first."""
-        self.fill_after = max(self.fill_after, at)
+    def backfill_later(self, at: float) -> None:
+        """Pull no rows before this time: a follower's node has clients that come first."""
+        self.backfill_after = max(self.backfill_after, at)
 
     def need_snapshot(self) -> None:
         """Give up the own rows: only a copy helps."""
@@ -320,11 +322,11 @@ class ReplicaState(ABC):
 
     def wake(self) -> None:
         """Have the replica's job run."""
-        self.runner.run(at_leisure=False)
+        self.runner.run(inline=False)
 
-    def move_on(self, *, at_leisure: bool) -> None:
+    def move_on(self, *, inline: bool) -> None:
         """Have the job run: by the calling thread, if that has time for it and it is short."""
-        self.runner.run(at_leisure=at_leisure)
+        self.runner.run(inline=inline)
 
     def restream(self) -> None:
         """Make the stream from the leader fit the state; without any lock, or after the step."""
@@ -340,12 +342,12 @@ class ReplicaState(ABC):
     def do_restream(self) -> None:
         """Make the stream from the leader fit the state; without any lock."""
 
-    def do_run(self, *, at_leisure: bool) -> None:
+    def do_run(self, *, inline: bool) -> None:
         """Have the job run."""
-        if not at_leisure:
+        if not inline:
             self.services.wake(self.job)
             return
-        short = self.store.log_end - self.store.applied <= self.settings.leisure_rows_max
+        short = self.store.log_end - self.store.applied <= self.settings.inline_rows_max
         if short and not self.applying.locked():
             self.services.run_here(self.job)
         else:

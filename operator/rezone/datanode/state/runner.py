@@ -32,8 +32,8 @@ class Deeds(Protocol):
         """Make the stream from the leader fit the state."""
         ...
 
-    def do_run(self, *, at_leisure: bool) -> None:
-        """Have the job run: by this thread, if that has time for it (`at_leisure`)."""
+    def do_run(self, *, inline: bool) -> None:
+        """Have the job run: by this thread, if that is `inline`."""
         ...
 
 
@@ -96,11 +96,11 @@ class Runner:
             self._deeds.do_touched(at_once=touched)
         if run is False:
             # Before the stream, whose messages may block: a new leader's first sync is in the job.
-            self._deeds.do_run(at_leisure=False)
+            self._deeds.do_run(inline=False)
         if restream:
             self._deeds.do_restream()
         if run:
-            self._deeds.do_run(at_leisure=True)
+            self._deeds.do_run(inline=True)
 
     # --- what parts ask for ----------------------------------------------------------------------
 
@@ -118,13 +118,13 @@ class Runner:
         else:
             self._deeds.do_restream()
 
-    def run(self, *, at_leisure: bool) -> None:
+    def run(self, *, inline: bool) -> None:
         """Have the job run; by this thread only if all that ask in a step leave it to that."""
         if self.steps:
             self._is_due = True
-            self._run = at_leisure if self._run is None else self._run and at_leisure
+            self._run = inline if self._run is None else self._run and inline
         else:
-            self._deeds.do_run(at_leisure=at_leisure)
+            self._deeds.do_run(inline=inline)
 
 
 class HasRunner(Protocol):

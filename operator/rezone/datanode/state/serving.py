@@ -1,14 +1,15 @@
 """Which part of its range a partition serves: all of it, but for what it still takes over.
 
 While a zone is re-sharded a new partition (a target) has its rows from partitions of the layout
-before, its sources, and serves each one's part of the range from when the import of that one's seal
-is committed and applied here (docs/decisions/0120). Reads as of a time are right from then on too,
-at any time: versions come with the times that they had at the source, and no other will come.
+before, its sources, and serves each one's part of the range from when the reshard stream of that
+one's seal is committed and applied here (docs/decisions/0120). Reads as of a time are right from
+then on too, at any time: versions come with the times that they had at the source, and no other
+will come.
 
-Commit times go on rising from one side to the other, for the import of a seal has a time not below
-the seal's. What a transaction reads is as of a time when it began, which must be after the seals
-of the parts that it has to do with: rows that were acknowledged by then may have later times at the
-source.
+Commit times go on rising from one side to the other, for the reshard stream of a seal has a time
+not below the seal's. What a transaction reads is as of a time when it began, which must be after
+the seals of the parts that it has to do with: rows that were acknowledged by then may have later
+times at the source.
 
 Concurrency: under the partition's lock.
 """
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.datanode.commit.positions import Positions
-from rezone.datanode.core.source_import import is_granted
+from rezone.datanode.core.reshard_stream import is_granted
 from rezone.storage.snapshot.digest import in_range
 from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
@@ -68,7 +69,7 @@ class Serving:
 
     def has_source(self, source: PartitionId) -> bool:
         """Return whether all is here of what a source has, and how its transactions ended."""
-        position = self._store.import_position(source)
+        position = self._store.reshard_position(source)
         done = min(self._store.applied, self._positions.committed)
         return is_granted(position, done)
 
@@ -86,7 +87,7 @@ class Serving:
 
     def _sealed_after(self, read_time: int) -> Iterator[tuple[Overlap, int]]:
         for part in self._all():
-            position = self._store.import_position(part.old)
+            position = self._store.reshard_position(part.old)
             sealed = position.commit_time if position is not None else 0
             if read_time < sealed:
                 yield part, sealed

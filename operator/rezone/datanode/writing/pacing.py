@@ -2,7 +2,7 @@
 
 A replica that catches up must take rows faster than writers bring them, or it never arrives. So
 while one does, writers get at most `catch_up_percent_max` of the rows per second it has lately
-made durable; what is left over is what it gains. A partition of the next layout that imports this
+made durable; what is left over is what it gains. A partition of the next layout that pulls this
 one counts as a replica that catches up. Nobody is slowed to less than
 `catch_up_rows_min` rows per second for that: a replica slower than this is ill, and not the
 writers' business. The same floor holds while the log that is kept for copies is over
@@ -199,13 +199,16 @@ class WritePacer:
             self._tokens, self._then = min(limit * _BURST_SECONDS, self._tokens + earned), now
 
     def _those_catching_up(self, state: Leadership) -> dict[int, int]:
-        """Return up to where each has the rows: replicas, and partitions that import this one.
+        """Return up to where each has the rows: replicas, and partitions that pull this one.
 
         Those are named by numbers below zero, which no node has.
         """
         silent_seconds = self._replica.settings.channel_silent_ms_max / 1000
-        importing = self._replica.importers.catching_up(silent_seconds)
-        return {**state.catching_up(), **{-1 - target: at for target, at in importing.items()}}
+        reshard_streams = self._replica.reshard_targets.catching_up(silent_seconds)
+        return {
+            **state.catching_up(),
+            **{-1 - target: at for target, at in reshard_streams.items()},
+        }
 
     def _may_pass(self, rows: int) -> bool:
         """Whether a write of so many rows may be appended now; if so, it counts."""

@@ -81,8 +81,8 @@ class Producing:
                 producer_epoch=known_epoch,
             )
         repeated = _repeated(known, epoch, request.sequence, prepared.digest)
-        for sent in request.sent_as:
-            # Of these it is known by imports alone: nothing is appended under such a name.
+        for sent in request.original_ids:
+            # Of these it is known by reshard streams alone: nothing is appended under such a name.
             _, before = self._replica.store.producer(producer_id, sent.partition)
             repeated = repeated or _repeated(before, epoch, sent.sequence, sent.digest)
         if repeated is not None:

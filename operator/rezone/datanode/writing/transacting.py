@@ -32,7 +32,7 @@ from rezone.datanode.writing.owner import NOBODY, Owner, log_key
 from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, Earlier, NewEntry, OnceNewest
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import OP_ABORT, EntryKind, ProducerBatch, iter_entries, rows_batch
-from rezone.storage.reshard.imports import rows_of, version_times
+from rezone.storage.reshard.reshard_entries import rows_of, version_times
 from rezone.storage.state.producers import uuid_text
 from rezone.storage.transactions.intents import commit_rows, intent_rows
 from rezone.storage.transactions.transactions import Transaction, TransactionTable

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
-from rezone.datanode.scheduling.mishaps import UNEXPECTED
+from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.traced import APPEND, REPLICATE
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
@@ -45,7 +45,7 @@ from rezone.wire.errors import (
     TransactionEndedError,
 )
 from rezone.wire.messages import (
-    SENT_AS_MAX,
+    ORIGINAL_IDS_MAX,
     TraceContext,
     TransactionOutcome,
     WriteRequest,
@@ -99,8 +99,8 @@ def prepare(
     not the partition's, which means that the client counts other partitions than the node;
     LimitExceededError when it was sent to too many partitions before.
     """
-    if len(request.sent_as) > SENT_AS_MAX:
-        raise LimitExceededError(f"a write sent as more than {SENT_AS_MAX} others before")
+    if len(request.original_ids) > ORIGINAL_IDS_MAX:
+        raise LimitExceededError(f"a write with more than {ORIGINAL_IDS_MAX} original ids")
     if not (
         0 <= request.sequence <= SEQUENCE_MAX and 0 <= request.producer_epoch <= PRODUCER_EPOCH_MAX
     ):

@@ -12,7 +12,7 @@ TABLE = task_table(
     "Re-sharding: the states",
     Edge(S.PLANNED, "no plan", S.CANCELLING),
     Edge(S.APPROVED, "goes on", S.AWAITING_REPLICAS),
-    Edge(S.TRANSFERRING, "all filled", S.SWITCHING),
+    Edge(S.TRANSFERRING, "all backfilled", S.SWITCHING),
     Edge(S.SWITCHING, "all cut over", S.FINALIZING),
     Edge(S.SWITCHING, "unrecoverable", S.CANCELLING),
     Edge(S.CANCELLING, "already new", S.SWITCHING),
@@ -22,7 +22,7 @@ TABLE = task_table(
         S.APPROVED: "waits while the zone is paused, or has old partitions of a re-sharding before",
         S.AWAITING_REPLICAS: "makes the new partitions, empty, and waits until all their replicas "
         "are in sync",
-        S.TRANSFERRING: "lets new partitions fill, and import what old ones go on writing; "
+        S.TRANSFERRING: "lets new partitions backfill, and pull what old ones go on writing; "
         "verifies them, and cuts over old partitions whose targets are ready",
         S.SWITCHING: "cuts over the rest, one old partition at a time by itself",
         S.FINALIZING: "writes the new layout's assignment as the stable one, in one atomic write",

@@ -1,7 +1,7 @@
 """The way out of a lost quorum: a person gives acknowledged rows up, and a survivor leads.
 
 Asked for by `spec.uncleanElection` of a RegionMigration. What is decided, and what may be lost by
-it, is in the status before the route changes; new partitions of a re-sharding that have imported
+it, is in the status before the route changes; new partitions of a re-sharding that have pulled
 rows begin again first (`recovery_targets`). The new leader's epoch and its new branch of history
 then make every replica that comes back later roll back to what it shares with it (DCP-05).
 """
@@ -20,9 +20,9 @@ from rezone.wire.messages import NodeId, Role
 
 def begin(run: Run, unclean_election: UncleanElectionSpec) -> bool:
     """Choose who leads and say what may be lost, or refuse."""
-    unheard = _unheard(run)
-    if unheard:
-        return run.wait(unheard)
+    unreported = _unreported(run)
+    if unreported:
+        return run.wait(unreported)
     if _is_refused(run, unclean_election):
         return True
     loss = loss_of(run.view, run.partition)
@@ -62,9 +62,9 @@ def recover(run: Run) -> bool:
             Command.CANCEL, Reason.CANCELLED, "cancelled before anything was changed"
         )
     # Somebody may have come back since; then there is a better way out, or none is needed.
-    unheard = _unheard(run)
-    if unheard:
-        return run.wait(unheard)
+    unreported = _unreported(run)
+    if unreported:
+        return run.wait(unreported)
     if _is_refused(run, unclean_election):
         return True
     return _elect(run, unclean_election)
@@ -104,7 +104,7 @@ def _await_leader(run: Run) -> bool:
     return run.wait_briefly(f"node {context.to_node} does not lead yet")
 
 
-def _unheard(run: Run) -> str:
+def _unreported(run: Run) -> str:
     """Return which replica is still to be heard of, "" when it is known who answers.
 
     A new coordinator has heard of nobody, and a data node that has just begun says nothing of a

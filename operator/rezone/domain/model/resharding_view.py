@@ -17,26 +17,26 @@ from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, NodeId, Pa
 class PartPhase(enum.StrEnum):
     """How far a part is."""
 
-    FILLING = "Filling"  # rows that were there before are still to come
+    BACKFILLING = "Backfilling"  # rows that were there before are still to come
     FOLLOWING = "Following"  # it has them, and was not found to be equal yet
     VERIFIED = "Verified"  # it was equal at both sides as of one time
     SERVING = "Serving"  # the old side is sealed, and the new one serves it
-    BROKEN = "Broken"  # it can only be imported from the start, or differs
+    BROKEN = "Broken"  # it can only be pulled from the start, or differs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartView:
     """What a target's leader says of one part.
 
-    `filled`: all rows that were there when it began are in its log. `lag_rows` are those of the
-    source's log that it has not imported, None while nothing is known of that. `broken`: the
+    `backfilled`: all rows that were there when it began are in its log. `lag_rows` are those of the
+    source's log that it has not pulled, None while nothing is known of that. `broken`: the
     source's log does not lead on from where it stands. `verified`: the part was equal at both sides
     as of one time (B-04), `differs`: it was not, `not_compared`: why that is not known. `sealed`:
-    the seal's import is committed, it serves. Bytes are estimates.
+    the pulled seal is committed, it serves. Bytes are estimates.
     """
 
     overlap: Overlap
-    filled: bool = False
+    backfilled: bool = False
     lag_rows: int | None = None
     broken: bool = False
     verified: bool = False
@@ -53,8 +53,8 @@ class PartView:
             return PartPhase.SERVING
         if self.broken or self.differs:
             return PartPhase.BROKEN
-        if not self.filled:
-            return PartPhase.FILLING
+        if not self.backfilled:
+            return PartPhase.BACKFILLING
         return PartPhase.VERIFIED if self.verified else PartPhase.FOLLOWING
 
 
@@ -86,7 +86,7 @@ class TargetView:
 
     @property
     def broken(self) -> bool:
-        """Whether a part can only be imported from the start."""
+        """Whether a part can only be pulled from the start."""
         return any(part.broken for part in self.parts)
 
     @property
@@ -123,8 +123,8 @@ class ReshardingView:
     layout's. Its table stands as a whole or not at all: all targets have a record, or none has;
     `sources` are empty when the old one has been deleted, `grace_seconds` after the last cut-over.
     `others_left`: a third one is there still, of a re-sharding before. `held` are the partitions of
-    which a data node that answers has a replica; `unheard` is how many nodes a new coordinator has
-    not heard of yet, neither what they have nor that they are silent.
+    which a data node that answers has a replica; `unreported` is how many nodes a new coordinator
+    has not heard of yet, neither what they have nor that they are silent.
     """
 
     sources: Mapping[PartitionId, SourceView]
@@ -144,7 +144,7 @@ class ReshardingView:
     grace_seconds: float
     others_left: bool = False
     held: frozenset[PartitionId] = frozenset()
-    unheard: int = 0
+    unreported: int = 0
 
     @functools.cached_property
     def parts(self) -> Mapping[PartitionId, tuple[tuple[TargetView, PartView], ...]]:

@@ -1,6 +1,6 @@
 """What new partitions have to do before rows of an old one are given up (docs/decisions/0172).
 
-While a zone is re-sharded its new partitions, the targets, have imported rows of the old ones. An
+While a zone is re-sharded its new partitions, the targets, have pulled rows of the old ones. An
 old partition whose quorum is lost may be led unsafely by a survivor that lacks some of these, and
 perhaps the seal, too: then both sides would serve the same range. So each target says first that it
 does not serve that range, and begins again if it has anything of it: nothing that is given up, nor
@@ -73,7 +73,7 @@ def _word(
     source, target = overlap.old, overlap.new
     name = f"new partition {index_of(target)}"
     report = view.leader_report(target)
-    said = {each.source: each for each in report.imports} if report is not None else {}
+    said = {each.source: each for each in report.reshard_progress} if report is not None else {}
     if source not in said:
         if _is_lost(view, target, unclean_election) and not _has_other_seals(
             view, layouts, overlap
@@ -85,7 +85,7 @@ def _word(
     if not said[source].begun:
         return TargetsAnswer()
     if any(each.sealed for each in said.values()):
-        told = f"{name} serves other rows already and keeps what it has imported of these"
+        told = f"{name} serves other rows already and keeps what it has pulled of these"
         return TargetsAnswer(told=told)
     return _begin_again(view, target, unclean_election)
 
@@ -97,7 +97,7 @@ def _is_lost(view: ZoneView, target: PartitionId, unclean_election: UncleanElect
 
 
 def _has_other_seals(view: ZoneView, layouts: tuple[Layout, Layout], overlap: Overlap) -> bool:
-    """Return whether a target may have imported the seal of another source of it."""
+    """Return whether a target may have pulled the seal of another source of it."""
     records = (
         view.routes[each.old] for each in sources_of(overlap.new, *layouts) if each != overlap
     )

@@ -2,7 +2,7 @@
 
 `decide` is pure and total, as for every machine; what was reached is observed, and every action may
 be lost or repeated. Partitions run side by side: targets are made as a new zone's partitions are,
-fill and import by themselves, and each source is cut over by itself as soon as all of its targets
+backfill and pull by themselves, and each source is cut over by itself as soon as all of its targets
 are ready (`resharding_steps`).
 
 Until the first source has sealed its log a cancel brings everything back; from then on it comes
@@ -98,13 +98,13 @@ def awaiting_replicas(run: ReshardingRun) -> bool:
 
 
 def transferring(run: ReshardingRun) -> bool:
-    """Let targets fill; those that are ready take over already."""
+    """Let targets backfill; those that are ready take over already."""
     if run.cancelled:
         return run.undo()
     if why := _differs(run):
         return run.give_up("unrecoverable", Reason.FAILED, why)
     targets = advance(run)
-    return _wait(run, targets) if targets.unfilled else run.go("all filled")
+    return _wait(run, targets) if targets.not_backfilled else run.go("all backfilled")
 
 
 def switching(run: ReshardingRun) -> bool:
@@ -114,7 +114,7 @@ def switching(run: ReshardingRun) -> bool:
     if why := _differs(run):
         return run.give_up("unrecoverable", Reason.FAILED, why)
     targets = advance(run)
-    if targets.unfilled:
+    if targets.not_backfilled:
         return run.go("copy lost", message=targets.waiting)
     return _wait(run, targets) if targets.waiting else run.go("all cut over")
 
@@ -153,7 +153,7 @@ def finalizing(run: ReshardingRun) -> bool:
 def stopping(run: ReshardingRun) -> bool:
     """Delete the old layout, after the time that scans have to come to their end."""
     old, held = run.view.old_generation, run.view.old_held
-    if old is None and not held and not run.view.unheard:
+    if old is None and not held and not run.view.unreported:
         return run.go("all stopped", message=f"{len(run.view.targets)} partitions serve all rows")
     if run.spec.suspend:
         return run.wait_paused()
@@ -170,7 +170,7 @@ def stopping(run: ReshardingRun) -> bool:
 
 def _left(view: ReshardingView, held: int, which: str) -> str:
     if not held:
-        return f"what {view.unheard} data nodes have, which have not said yet"
+        return f"what {view.unreported} data nodes have, which have not said yet"
     return f"{held} {which} partitions"
 
 
@@ -186,7 +186,7 @@ def cancelling(run: ReshardingRun) -> bool:
         return run.wait("Writing: the cancel intent", seconds=WAKE_SOON_SECONDS)
     if why := _unsealed(run):
         return run.wait(why)
-    if view.created or view.new_held or view.unheard or view.holds_pending:
+    if view.created or view.new_held or view.unreported or view.holds_pending:
         return _remove_targets(run)
     error = run.status.last_error
     return run.go("all is as before", message=error.message if error else "cancelled")
@@ -198,7 +198,7 @@ def _remove_targets(run: ReshardingRun) -> bool:
     if view.created:
         run.act(DropLayout(generation=view.generation))
         return run.wait("Writing: the new routes are being deleted", seconds=WAKE_SOON_SECONDS)
-    if view.new_held or view.unheard:
+    if view.new_held or view.unreported:
         return run.wait(f"Stopping: {_left(view, view.new_held, 'new')}")
     run.act(ClearPending(revision=run.status.revision))
     return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)

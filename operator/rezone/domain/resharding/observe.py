@@ -16,11 +16,11 @@ from rezone.domain.routing.topology_text import Topology
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, sources_of
 from rezone.wire.messages import (
-    ImportProgress,
     LeaderAndIsr,
     NodeId,
     PartitionId,
     ReplicaReport,
+    ReshardProgress,
     SealState,
 )
 
@@ -76,11 +76,11 @@ def observe(
             e.generation not in {generation, view.generation} for e in view.routes.layouts
         ),
         held=_held(view),
-        unheard=sum(_is_unheard(node) for node in view.nodes.values()),
+        unreported=sum(_is_unreported(node) for node in view.nodes.values()),
     )
 
 
-def _is_unheard(node: NodeView) -> bool:
+def _is_unreported(node: NodeView) -> bool:
     return not (node.reachable or node.lost or node.unreachable_since)
 
 
@@ -158,17 +158,17 @@ def _parts(
     report: ReplicaReport | None,
     compared: Compared,
 ) -> tuple[PartView, ...]:
-    said = {each.source: each for each in report.imports} if report is not None else {}
+    said = {each.source: each for each in report.reshard_progress} if report is not None else {}
     epoch = report.leader_epoch if report is not None else 0
     found = []
     for overlap in overlaps:
-        progress = said.get(overlap.old, ImportProgress(source=overlap.old))
+        progress = said.get(overlap.old, ReshardProgress(source=overlap.old))
         key = (overlap.old, overlap.new, epoch)
         done, total = _bytes(view, old, overlap, progress)
         found.append(
             PartView(
                 overlap=overlap,
-                filled=progress.filled,
+                backfilled=progress.backfilled,
                 lag_rows=progress.lag_rows,
                 broken=progress.broken,
                 verified=key in compared.verified,
@@ -183,9 +183,9 @@ def _parts(
 
 
 def _bytes(
-    view: ZoneView, old: Layout | None, overlap: Overlap, progress: ImportProgress
+    view: ZoneView, old: Layout | None, overlap: Overlap, progress: ReshardProgress
 ) -> tuple[int, int]:
-    """Return how many bytes of a part are filled, and how many it has, about.
+    """Return how many bytes of a part are backfilled, and how many it has, about.
 
     As if they were spread evenly over the source's range, as hashes are.
     """
@@ -196,6 +196,6 @@ def _bytes(
     start, end = old.range_of(overlap.old)
     share = (overlap.end - overlap.start) / (end - start)
     total, rows = int(report.bytes_estimate * share), report.rows_estimate * share
-    if progress.filled or progress.sealed:
+    if progress.backfilled or progress.sealed:
         return total, total
     return (int(total * min(1.0, progress.rows / rows)) if rows else 0), total

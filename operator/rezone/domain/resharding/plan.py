@@ -2,8 +2,8 @@
 
 A new partition inherits the nodes that hold most of its range, and the planner makes of that
 an assignment like any other: even, spread over failure domains, with the fewest replicas on nodes
-that inherit nothing. Its leader fills it from the old partitions, and its followers take the rows
-from its log (docs/decisions/0120).
+that inherit nothing. Its leader backfills it from the old partitions, and its followers take the
+rows from its log (docs/decisions/0120).
 
 Bytes are taken as spread evenly over an old partition's range, as hashes are.
 """

@@ -40,14 +40,14 @@ class ReshardingRun(Run):
         return self.give_up("cancel", Reason.CANCELLED, "cancelled by spec.cancel")
 
     def settle_progress(self) -> None:
-        """Write the progress in steps: parts that are filled, sources that have cut over."""
+        """Write the progress in steps: parts that are backfilled, sources that have cut over."""
         if not self.view.created or not self.view.sources:
             return
         parts = [part for target in self.view.targets.values() for part in target.parts]
         over = self.state in _CUT_OVER
         counted = TaskProgress(
             moves_total=len(parts),
-            moves_done=sum(over or part.filled or part.sealed for part in parts),
+            moves_done=sum(over or part.backfilled or part.sealed for part in parts),
             leader_moves_total=len(self.view.sources),
             leader_moves_done=len(self.view.sources if over else self.view.cut_over),
             bytes_total=sum(part.bytes_total for part in parts),

@@ -1,10 +1,10 @@
 """What is done for each target and each source of a re-sharding while it runs.
 
-A target fills and imports by itself; its parts are verified, and one that is broken is begun again,
-unless it serves or a source of it may be sealing. A source: when all its targets are ready it is
-authorized to seal, in its record, and asked in the next pass; when its leader says that the seal is
-committed, the record says so too. Suspended, nothing is begun, but what was authorized comes to its
-end.
+A target backfills and pulls by itself; its parts are verified, and one that is broken is begun
+again, unless it serves or a source of it may be sealing. A source: when all its targets are ready
+it is authorized to seal, in its record, and asked in the next pass; when its leader says that the
+seal is committed, the record says so too. Suspended, nothing is begun, but what was authorized
+comes to its end.
 """
 
 import collections
@@ -27,21 +27,21 @@ from rezone.wire.layouts import Overlap, index_of
 from rezone.wire.messages import LeaderAndIsr
 
 _NO_NODE = "Unreachable: no node of a new partition is left"
-_FAR = "CatchingUp: imports"
+_FAR = "CatchingUp: reshard streams"
 _SILENT = "Unreachable: leaders of new partitions"
-_BROKEN = "Broken: a part that cannot be imported, of a new partition that serves"
+_BROKEN = "Broken: a part that cannot be pulled, of a new partition that serves"
 _DIFFERS = "Broken: a part that differs from its source"
 _STUCK = (_NO_NODE, _BROKEN, _DIFFERS)
 
-REFILLS_MAX = 3
-"""How often in a re-sharding new partitions are filled again because they differ."""
+BACKFILLS_MAX = 3
+"""How often in a re-sharding new partitions are backfilled again because they differ."""
 
 
 class Targets:
-    """What a pass has found: parts that are not filled, and why the rest is not over (B-14)."""
+    """What a pass has found: parts that are not backfilled, and why the rest is not over (B-14)."""
 
     def __init__(self) -> None:
-        self.unfilled = 0
+        self.not_backfilled = 0
         self._reasons: collections.Counter[str] = collections.Counter()
         self._examples: dict[str, str] = {}
 
@@ -85,21 +85,21 @@ def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> Route
     """Verify a target's parts; return the record by which it is begun again, where it has to be."""
     if not target.nodes:
         found.waits(_NO_NODE)
-        found.unfilled += not target.serves
+        found.not_backfilled += not target.serves
         return None
     if target.leader_epoch is None and target.open:
-        # What it has filled is not known: that is no reason to go back to the state before.
+        # What it has backfilled is not known: that is no reason to go back to the state before.
         found.waits(_SILENT)
         return None
-    unfilled = sum(not part.filled and not part.sealed for part in target.parts)
-    found.unfilled += unfilled
+    not_backfilled = sum(not part.backfilled and not part.sealed for part in target.parts)
+    found.not_backfilled += not_backfilled
     if target.broken:
         return _mend(run, target, found)
     if target.differs and run.view.cut_over:
-        return _fill_again(run, target, found)
+        return _backfill_again(run, target, found)
     if not target.open:
         found.waits("Opening")
-    elif unfilled:
+    elif not_backfilled:
         found.waits("Copying")
     for part in target.parts:
         if not part.verified and not part.sealed and _is_near(run.view, part):
@@ -128,7 +128,7 @@ def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange
     Not while another part may begin to be served by the next word of its source: then clients'
     rows would be in it. One that is broken cannot.
     """
-    found.unfilled += not target.serves
+    found.not_backfilled += not target.serves
     if target.serves:
         found.waits(_BROKEN)
         return None
@@ -145,7 +145,7 @@ def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange
     return RouteChange(partition=target.partition, expected_epoch=before, state=state)
 
 
-def _fill_again(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
+def _backfill_again(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
     """Return the record by which a target whose rows are wrong begins again, a few times in all.
 
     Only when there is no way back any more; that it differed is kept in the status, written before
@@ -153,14 +153,14 @@ def _fill_again(run: ReshardingRun, target: TargetView, found: Targets) -> Route
     """
     # A pass may come here twice, and counts once.
     attempt = run.before.attempt + 1
-    if target.serves or attempt > REFILLS_MAX:
+    if target.serves or attempt > BACKFILLS_MAX:
         found.waits(_DIFFERS)
         return None
     change = _mend(run, target, found)
     if change is not None:
         wrong = next(part.overlap for part in target.parts if part.differs and not part.sealed)
         run.update(attempt=attempt)
-        wrong_text = f"{differing(wrong)}; it is filled again"
+        wrong_text = f"{differing(wrong)}; it is backfilled again"
         run.status = with_error(run.status, Reason.FAILED, wrong_text)
     return change
 
@@ -182,7 +182,7 @@ def _cut_over(
     """Bring one source to its seal; return the change of its record that is due."""
     record, epoch = source.record, run.view.coordinator_epoch
     parts = run.view.parts[source.partition]
-    # A target imports what is committed, so its word counts as much: the source may be lost by
+    # A target pulls what is committed, so its word counts as much: the source may be lost by
     # then.
     if source.sealed or record.sealed or any(part.sealed for _, part in parts):
         if not record.sealed or any(not part.sealed for _, part in parts):
@@ -236,7 +236,7 @@ def _why_not(view: ReshardingView, target: TargetView, part: PartView, *, verifi
 
 
 def _is_whole(part: PartView) -> bool:
-    return part.filled and not part.broken and part.lag_rows is not None
+    return part.backfilled and not part.broken and part.lag_rows is not None
 
 
 def _is_near(view: ReshardingView, part: PartView) -> bool:

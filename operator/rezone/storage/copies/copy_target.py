@@ -55,4 +55,4 @@ class ReceivingStore(Protocol):
         """Open an engine of this partition's kind."""
 
     def forget_damaged(self) -> None:
-        """Remove what was set aside as damaged: the partition is whole again."""
+        """Remove what was quarantined as damaged: the partition is whole again."""

@@ -16,7 +16,7 @@ import structlog
 
 from rezone.storage.applier import Applier
 from rezone.storage.index.indexer import Indexer
-from rezone.storage.reshard.imports import ImportTable
+from rezone.storage.reshard.reshard_entries import ReshardTable
 from rezone.storage.snapshot.checkpoints import Checkpoints, FileSnapshot
 from rezone.storage.snapshot.snapshot import Snapshots, SnapshotSource
 from rezone.storage.state.history import branch_at
@@ -28,8 +28,8 @@ from rezone.storage.transactions.transactions import TransactionTable
 from rezone.wire.messages import (
     FailoverEntry,
     HeldFiles,
-    ImportBegun,
-    ImportPosition,
+    ReshardBegun,
+    ReshardPosition,
     SnapshotHeader,
     SnapshotTicket,
 )
@@ -52,7 +52,7 @@ class Outgoing:
         snapshots: Snapshots,
         producers: ProducerTable,
         transactions: TransactionTable,
-        imports: ImportTable,
+        reshard_table: ReshardTable,
         seal: LogSeal,
         indexer: Indexer,
         changed: threading.Condition,
@@ -64,7 +64,7 @@ class Outgoing:
         self._snapshots = snapshots
         self._producers = producers
         self._transactions = transactions
-        self._imports = imports
+        self._reshard_table = reshard_table
         self._seal = seal
         self._indexer = indexer
         self._changed = changed
@@ -140,15 +140,15 @@ class Outgoing:
             failover_log=branches_until(self._history(), state.offset),
             producers=self._producers.export(),
             transactions=self._transactions.export(state.offset),
-            imports=self._imports.export(),
+            reshard_positions=self._reshard_table.export(),
             seal=self._seal.export(),
             rows_estimate=self._indexer.versions_estimate(),
             resume_after=resume_after,
             settled=state.offset <= self._committed(),
         )
 
-    def begin_import(self) -> ImportBegun:
-        """Return from where the log is to be followed by who imports this partition's rows.
+    def begin_reshard(self) -> ReshardBegun:
+        """Return from where the log is to be followed by who pulls this partition's rows.
 
         It is where the applied state stands; so that must be committed.
         """
@@ -156,16 +156,16 @@ class Outgoing:
             while self._applier.mid_entry:
                 self._changed.wait(0.1)
             state = self._applier.state
-            position = ImportPosition(
+            position = ReshardPosition(
                 source=self._config.partition,
                 offset=state.offset,
                 commit_time=state.commit_time,
                 partition_uuid=branch_at(self._history(), state.offset),
                 leader_epoch=state.leader_epoch,
-                filling=True,
+                backfilling=True,
                 sealed_at=state.offset if self._seal.export() is not None else 0,
             )
-            return ImportBegun(
+            return ReshardBegun(
                 position=position,
                 producers=self._producers.export(),
                 transactions=self._transactions.ended(state.offset),

@@ -5,7 +5,7 @@
 RocksDB trusts what it reads: a file that was made to hurt can end its process. Files that somebody
 else has made are opened here first (`copies.trial`), and not to be written to; opening leaves a log
 and a file of options, as the node's own would. Prints how many entries there are; ends with 1 and a
-line on stderr when they cannot be read. It imports little, because it begins with each copy.
+line on stderr when they cannot be read. It pulls little, because it begins with each copy.
 """
 
 import os

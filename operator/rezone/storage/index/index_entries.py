@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rezone.storage.engines.base import FLAG_VALUE, INDEX_PREFIX
 from rezone.storage.log.entry import OP_UPSERT, Entry
-from rezone.storage.reshard.imports import rows_of, version_times
+from rezone.storage.reshard.reshard_entries import rows_of, version_times
 from rezone.storage.snapshot.columns import Columns, columns_of, engine_keys, fixed_array
 from rezone.wire.codec.indexes import IndexCodec, index_codecs
 from rezone.wire.codec.pieces import content_of, slices

@@ -50,7 +50,7 @@ from rezone.storage.index.index_state import (
 )
 from rezone.storage.log.entry import iter_entries
 from rezone.storage.log.log import PartitionLog
-from rezone.storage.snapshot.rests import StepBytes, whole_steps
+from rezone.storage.snapshot.throttle import StepBytes, whole_steps
 from rezone.storage.state.history import branch_at
 from rezone.storage.state.meta import CopyMeta, PartitionMeta
 from rezone.wire.codec.indexes import IndexCodec, KeyRange, range_of_id

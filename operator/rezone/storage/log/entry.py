@@ -17,10 +17,11 @@ entry of its epoch in this log.
 `kind` (`EntryKind`) tells entries of transactions from plain ones: their producer id is that of the
 transaction, their sequence its own count. Intents are rows of `OP_INTENT`
 (`storage.transactions.intents`); a commit carries the transaction's rows once more, as a plain
-write would; an abort its row ids. Import entries are those of another partition that was re-sharded
-into this one (`storage.reshard.imports`): what that one's log has after a position, its seal at
-last, and before all that the rows that were there already, as fills. A seal ends a partition:
-nothing is written after it. A producer's open raises its epoch and has no rows but a note.
+write would; an abort its row ids. Reshard entries are those of another partition that was
+re-sharded into this one (`storage.reshard`): what that one's log has after a
+position, its seal at last, and before all that the rows that were there already, as backfills. A
+seal ends a partition: nothing is written after it. A producer's open raises its epoch and has no
+rows but a note.
 """
 
 import enum
@@ -63,28 +64,28 @@ _STAMP: Final = struct.Struct("<IIQQ16sQII16sBB6x")
 
 
 class EntryKind(enum.IntEnum):
-    """What an entry is: plain, of a transaction of this partition, or imported."""
+    """What an entry is: plain, of a transaction of this partition, or pulled."""
 
     PLAIN = 0
     INTENTS = 1
     COMMIT = 2
     ABORT = 3
-    IMPORT = 4
-    IMPORTED_COMMIT = 5
-    IMPORTED_ABORT = 6
+    RESHARD = 4
+    RESHARDED_COMMIT = 5
+    RESHARDED_ABORT = 6
     SEAL = 7
-    IMPORTED_SEAL = 8
-    IMPORT_FILL = 9
+    RESHARDED_SEAL = 8
+    RESHARD_BACKFILL = 9
     PRODUCER_OPEN = 10
 
 
-IMPORT_KINDS: Final = frozenset(
+RESHARD_KINDS: Final = frozenset(
     {
-        EntryKind.IMPORT,
-        EntryKind.IMPORTED_COMMIT,
-        EntryKind.IMPORTED_ABORT,
-        EntryKind.IMPORTED_SEAL,
-        EntryKind.IMPORT_FILL,
+        EntryKind.RESHARD,
+        EntryKind.RESHARDED_COMMIT,
+        EntryKind.RESHARDED_ABORT,
+        EntryKind.RESHARDED_SEAL,
+        EntryKind.RESHARD_BACKFILL,
     }
 )
 TRANSACTION_KINDS: Final = frozenset(
@@ -92,14 +93,14 @@ TRANSACTION_KINDS: Final = frozenset(
         EntryKind.INTENTS,
         EntryKind.COMMIT,
         EntryKind.ABORT,
-        EntryKind.IMPORTED_COMMIT,
-        EntryKind.IMPORTED_ABORT,
+        EntryKind.RESHARDED_COMMIT,
+        EntryKind.RESHARDED_ABORT,
     }
 )
 """Entries by which a transaction is known."""
-PRODUCER_KINDS: Final = frozenset({EntryKind.PLAIN, EntryKind.IMPORT, EntryKind.PRODUCER_OPEN})
+PRODUCER_KINDS: Final = frozenset({EntryKind.PLAIN, EntryKind.RESHARD, EntryKind.PRODUCER_OPEN})
 """Entries by which a producer is known."""
-NOTE_KINDS: Final = IMPORT_KINDS | {EntryKind.SEAL, EntryKind.PRODUCER_OPEN}
+NOTE_KINDS: Final = RESHARD_KINDS | {EntryKind.SEAL, EntryKind.PRODUCER_OPEN}
 """Entries whose first row is a note and makes no version."""
 
 

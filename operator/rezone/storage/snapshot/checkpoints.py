@@ -26,7 +26,7 @@ import pyarrow as pa
 import xxhash
 
 from rezone.storage.engines.base import Engine
-from rezone.storage.snapshot.rests import Rest, StepBytes, no_rest, whole_steps
+from rezone.storage.snapshot.throttle import StepBytes, Throttle, unthrottled, whole_steps
 from rezone.wire.copying.ticket import FILES_SCHEMA
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import (
@@ -82,7 +82,7 @@ class FileSnapshot:
     """One reader's file snapshot: an iterator of parts, `header` before and `trailer` after.
 
     Raises `SnapshotExpiredError` when its checkpoint has been removed meanwhile. `step_bytes` is
-    asked before each part, `rest` called after it.
+    asked before each part, `throttle` called after it.
     """
 
     schema = FILES_SCHEMA
@@ -100,14 +100,14 @@ class FileSnapshot:
         self._chunk_bytes = chunk_bytes
         self.closed_because = ""
         self.step_bytes: StepBytes = whole_steps
-        self.rest: Rest = no_rest
+        self.throttle: Throttle = unthrottled
         self.seen_at = checkpoint.made
         known = held.files if held and held.engine_id == self.header.engine_id else ()
         self._held = {file.name: file.bytes for file in known}
 
-    def give_way(self, step_bytes: StepBytes, rest: Rest) -> None:
+    def throttle_by(self, step_bytes: StepBytes, throttle: Throttle) -> None:
         """Have these say how large steps may be, and rest between them."""
-        self.step_bytes, self.rest = step_bytes, rest
+        self.step_bytes, self.throttle = step_bytes, throttle
 
     @property
     def trailer(self) -> SnapshotTrailer:
@@ -137,7 +137,7 @@ class FileSnapshot:
                 digest = xxhash.xxh3_128_digest(data)
                 yield FileBatch(_batch(data), FileChunk(name=file.name, offset=at, digest=digest))
                 at += len(data)
-                self.rest()
+                self.throttle()
 
     def close(self) -> None:
         """End this reader; the checkpoint stays for a while. Safe to repeat."""

@@ -15,7 +15,7 @@ import xxhash
 
 from rezone.storage.engines.base import Engine, behind
 from rezone.storage.snapshot.columns import columns_of, fixed_array, visible
-from rezone.storage.snapshot.rests import Rest, no_rest
+from rezone.storage.snapshot.throttle import Throttle, unthrottled
 from rezone.wire.codec.keyspace import HASH_SPACE
 from rezone.wire.layouts import HashRange
 
@@ -46,11 +46,11 @@ def cuts(start_hash: int, end_hash: int, ranges: int) -> list[int]:
 
 
 def digest_range(
-    engine: Engine, as_of: int, start: bytes, end: bytes | None, rest: Rest = no_rest
+    engine: Engine, as_of: int, start: bytes, end: bytes | None, throttle: Throttle = unthrottled
 ) -> tuple[str, int]:
     """Return (hex digest, rows) of the rows in [start, end) visible at `as_of`.
 
-    `rest` is called after each slice.
+    `throttle` is called after each slice.
     """
     digest, rows, done = xxhash.xxh3_128(), 0, False
     while not done:
@@ -59,7 +59,7 @@ def digest_range(
         if chains.keys:
             rows += _feed(digest, chains.keys, chains.values, as_of)
             start = behind(chains.last_row_id)
-        rest()
+        throttle()
     return digest.hexdigest(), rows
 
 

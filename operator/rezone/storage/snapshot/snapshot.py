@@ -4,9 +4,9 @@ One scan goes through the version chains in row-id order and remembers `last_row
 changed before the scan has reached them are noted in `overwritten_row_ids`. What the snapshot shows
 of them mostly stays where it is, because a change is a version more: the scan leaves out the newer
 ones, and whoever writes reads nothing for the snapshot's sake (decision 0182). Where a version
-comes or goes that is no newer than the snapshot (the fill of a new partition brings such ones), the
-chain is queued as it was, to be sent early, and the scan skips the row. So each row is sent exactly
-once, and what is sent is the state at the snapshot's start.
+comes or goes that is no newer than the snapshot (the backfill of a new partition brings such ones),
+the chain is queued as it was, to be sent early, and the scan skips the row. So each row is sent
+exactly once, and what is sent is the state at the snapshot's start.
 
 Order of batches: an early row is sent before the batch in scan order that passes its row id.
 A receiver that has durably stored everything up to such a batch can therefore go on after its
@@ -38,7 +38,7 @@ from rezone.storage.snapshot.columns import (
     content_bytes,
     versions_batch,
 )
-from rezone.storage.snapshot.rests import Rest, StepBytes, no_rest, whole_steps
+from rezone.storage.snapshot.throttle import StepBytes, Throttle, unthrottled, whole_steps
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import SnapshotHeader, SnapshotTrailer
 
@@ -234,7 +234,7 @@ class SnapshotSource(Iterator[SnapshotBatch]):
 
     Raises `SnapshotExpiredError` when it was closed, by `close`, by a reset or truncation of the
     partition below the snapshot, or because it was not read for too long. `step_bytes` is asked
-    before each batch that this reader makes, `rest` called after each slice of the scan for it.
+    before each batch that this reader makes, `throttle` called after each slice of the scan for it.
     """
 
     schema = VERSIONS_SCHEMA
@@ -250,15 +250,15 @@ class SnapshotSource(Iterator[SnapshotBatch]):
         self.closed_because = ""
         self.waiting = False
         self.step_bytes: StepBytes = whole_steps
-        self.rest: Rest = no_rest
+        self.throttle: Throttle = unthrottled
         self.seen_at = 0.0
 
     def __next__(self) -> SnapshotBatch:
         return self._snapshots.next_batch(self, self._scan)
 
-    def give_way(self, step_bytes: StepBytes, rest: Rest) -> None:
+    def throttle_by(self, step_bytes: StepBytes, throttle: Throttle) -> None:
         """Have these say how large steps may be, and rest between them."""
-        self.step_bytes, self.rest = step_bytes, rest
+        self.step_bytes, self.throttle = step_bytes, throttle
 
     @property
     def trailer(self) -> SnapshotTrailer:
@@ -475,7 +475,7 @@ class Snapshots:
                 early = scan.take_early() if full else []
                 awaited = scan.full(self._limits)
             if not awaited:
-                source.rest()
+                source.throttle()
             keys.extend(chains.keys)
             values.extend(chains.values)
             if full:

@@ -59,8 +59,8 @@ class ProducerState(NamedTuple):
     digest: bytes = NO_DIGEST
 
 
-FilledProducer = tuple[bytes, ProducerState]
-"""A producer that a fill has brought along (`imports.producers_of`), by its key."""
+BackfilledProducer = tuple[bytes, ProducerState]
+"""A producer that a backfill has brought along (`reshard_entries.producers_of`), by its key."""
 
 
 def uuid_bytes(text: str) -> bytes:
@@ -79,12 +79,12 @@ def producer_key(producer_id: bytes, sent_to: PartitionId) -> bytes:
 
 
 def record_of(key: bytes, state: ProducerState) -> ProducerRecord:
-    """Return a producer's state as snapshots and imports carry it."""
+    """Return a producer's state as snapshots and pulls carry it."""
     sent_to = int.from_bytes(key[_ID_BYTES:], "big")
     return ProducerRecord(key[:_ID_BYTES], sent_to, *state)
 
 
-def state_in(record: ProducerRecord) -> FilledProducer:
+def state_in(record: ProducerRecord) -> BackfilledProducer:
     """Return what a record says, by its key."""
     state = ProducerState(
         record.epoch, record.sequence, record.end_offset, record.commit_time, record.digest
@@ -162,12 +162,12 @@ class ProducerTable:
             if _is_of_producer(header):
                 key, state = _key_of(header), _state_of(header)
                 # Of its own producers a leader has appended what is later.
-                if header.kind != EntryKind.IMPORT or _is_later(state, self.get(key)):
+                if header.kind != EntryKind.RESHARD or _is_later(state, self.get(key)):
                     self._append(key, state)
 
-    def note_filled(self, filled: Iterable[FilledProducer]) -> None:
-        """Take the producers of appended fills into account; of one that is known, the later."""
-        for key, state in filled:
+    def note_backfilled(self, backfilled: Iterable[BackfilledProducer]) -> None:
+        """Take the producers of appended backfills into account; of a known one, the later."""
+        for key, state in backfilled:
             if _is_later(state, self.get(key)):
                 self._append(key, state)
 
@@ -182,7 +182,7 @@ class ProducerTable:
         self.note(headers)
 
     def advance(
-        self, headers: Iterable[EntryHeader], filled: Iterable[FilledProducer] = ()
+        self, headers: Iterable[EntryHeader], backfilled: Iterable[BackfilledProducer] = ()
     ) -> dict[bytes, bytes | None]:
         """Move entries to the applied layer; return the engine state that must change with it."""
         changes: dict[bytes, bytes | None] = {}
@@ -191,9 +191,9 @@ class ProducerTable:
             newest = header.commit_time
             if _is_of_producer(header):
                 key, state = _key_of(header), _state_of(header)
-                if header.kind != EntryKind.IMPORT or _is_later(state, self._last_applied(key)):
+                if header.kind != EntryKind.RESHARD or _is_later(state, self._last_applied(key)):
                     self._apply(key, state, changes)
-        for key, state in filled:
+        for key, state in backfilled:
             if _is_later(state, self._last_applied(key)):
                 self._apply(key, state, changes)
         if len(self._applied) > self.producers_max and newest > self._old_from:
@@ -240,19 +240,19 @@ class ProducerTable:
         offset: int,
         time: int,
         *,
-        filled: Iterable[FilledProducer] = (),
+        backfilled: Iterable[BackfilledProducer] = (),
     ) -> dict[bytes, bytes | None]:
         """Undo entries in the applied layer; return the engine state that must change with it.
 
-        `rebuild` follows. `kept` are the headers of the log that stays, below `offset`; `filled`
-        are the producers of fills that are undone, which come before all else of their source.
-        Where a producer's batch before is no longer in it, its sequence still follows from the
-        undone ones: a producer sends a batch only when the one before was answered, so nobody will
-        ask for that one's offset. An epoch whose opening is undone stays then: whoever had the one
-        before was to lose it.
+        `rebuild` follows. `kept` are the headers of the log that stays, below `offset`;
+        `backfilled` are the producers of backfills that are undone, which come before all else of
+        their source. Where a producer's batch before is no longer in it, its sequence still follows
+        from the undone ones: a producer sends a batch only when the one before was answered, so
+        nobody will ask for that one's offset. An epoch whose opening is undone stays then: whoever
+        had the one before was to lose it.
         """
         first: dict[bytes, ProducerState] = {}
-        for key, state in filled:
+        for key, state in backfilled:
             first.setdefault(key, state)
         for header in undone:
             if _is_of_producer(header):
@@ -267,7 +267,7 @@ class ProducerTable:
             for header in kept:
                 key, state = _key_of(header), _state_of(header)
                 below = _is_of_producer(header) and header.end_offset <= offset
-                later = header.kind != EntryKind.IMPORT or _is_later(state, found.get(key))
+                later = header.kind != EntryKind.RESHARD or _is_later(state, found.get(key))
                 if key in affected and below and later:
                     found[key] = state
         changes: dict[bytes, bytes | None] = {}

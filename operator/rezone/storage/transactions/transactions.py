@@ -25,7 +25,7 @@ import msgspec
 
 from rezone.storage.budget import Tally
 from rezone.storage.log.entry import TRANSACTION_KINDS, Entry, EntryKind
-from rezone.storage.reshard.imports import transactions_of, version_time
+from rezone.storage.reshard.reshard_entries import transactions_of, version_time
 from rezone.storage.transactions.intents import ID_BYTES, times_of
 from rezone.wire.messages import TransactionRecord
 
@@ -34,8 +34,8 @@ _RECORD_OVERHEAD_BYTES: Final = 64
 ENDED_BYTES: Final = 400
 """What one that is over takes in memory: its record, and its places in tables and queues."""
 _ENDS: Final[Mapping[EntryKind, EntryKind]] = {
-    EntryKind.IMPORTED_COMMIT: EntryKind.COMMIT,
-    EntryKind.IMPORTED_ABORT: EntryKind.ABORT,
+    EntryKind.RESHARDED_COMMIT: EntryKind.COMMIT,
+    EntryKind.RESHARDED_ABORT: EntryKind.ABORT,
 }
 
 
@@ -145,7 +145,7 @@ class TransactionTable:
         """
         for entry in entries:
             header = entry.header
-            if header.kind == EntryKind.IMPORT_FILL:
+            if header.kind == EntryKind.RESHARD_BACKFILL:
                 for record in transactions_of(entry):
                     # Two sources may both have it from a re-sharding before.
                     if record.transaction not in self._known:
@@ -179,7 +179,7 @@ class TransactionTable:
         """Yield what is known by an entry that has been noted, and by none before it."""
         header = entry.header
         transactions = [header.producer_id] if header.kind in TRANSACTION_KINDS else []
-        if header.kind == EntryKind.IMPORT_FILL:
+        if header.kind == EntryKind.RESHARD_BACKFILL:
             transactions = [record.transaction for record in transactions_of(entry)]
         for transaction in transactions:
             found = self._known.get(transaction)
@@ -299,7 +299,7 @@ class TransactionTable:
 
 
 def record_of(entry: Entry) -> TransactionRecord:
-    """Return the record of a transaction's entry; an imported end is an end like any other."""
+    """Return the record of a transaction's entry; an pulled end is an end like any other."""
     header = entry.header
     record = TransactionRecord(
         transaction=header.producer_id,

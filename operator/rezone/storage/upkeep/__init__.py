@@ -1,1 +1,1 @@
-"""What is done to a store now and then: collection of versions, reading through, setting aside."""
+"""What is done to a store now and then: collection of versions, reading through, quarantine."""

@@ -42,7 +42,7 @@ class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     `rows` is one Arrow IPC record batch message (`wire.codec.changes`), empty without changes. All
     changes of the range up to `time` have come by then, whoever is asked for more. `own`: those
-    that follow are this partition's own, and none that it imports. `ended`: the partition is
+    that follow are this partition's own, and none that it pulls. `ended`: the partition is
     sealed, and those that follow are of the next layout. `more`: the answer had an end before the
     log; it is asked again with `offset`.
     """

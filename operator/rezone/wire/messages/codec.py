@@ -11,8 +11,8 @@ from rezone.wire.messages import (
     base,
     changes,
     control,
-    imports,
     reports,
+    resharding,
     selecting,
     serving,
     snapshots,
@@ -35,7 +35,17 @@ def _messages_of(module: ModuleType) -> list[type[Message]]:
 
 ALL_MESSAGES: tuple[type[Message], ...] = tuple(
     kind
-    for module in (base, control, reports, serving, selecting, streams, snapshots, imports, changes)
+    for module in (
+        base,
+        control,
+        reports,
+        serving,
+        selecting,
+        streams,
+        snapshots,
+        resharding,
+        changes,
+    )
     for kind in _messages_of(module)
 )
 

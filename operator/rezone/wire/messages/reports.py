@@ -69,21 +69,21 @@ class SealState(enum.StrEnum):
     SEALED = "sealed"
 
 
-class ImportProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How far a leader has imported one source, a partition of the layout before.
+class ReshardProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How far a leader has pulled one source, a partition of the layout before.
 
     `begun`: its log has something of the source, committed or not. `rows` were there when its range
-    was read, `filled` says that all of it is; `lag_rows` are those of the source's log that are not
-    imported yet, None while nothing is known of that. `broken`: the source's log does not lead on
-    from where the import stands. `sealed`: the import of the source's seal is committed, so this
-    partition serves the source's part of its range. `time`: when filled, all that the source has
-    committed up to this commit time is here.
+    was read, `backfilled` says that all of it is; `lag_rows` are those of the source's log that are
+    not pulled yet, None while nothing is known of that. `broken`: the source's log does not lead on
+    from where the reshard stream stands. `sealed`: the reshard stream of the source's seal is
+    committed, so this partition serves the source's part of its range. `time`: when backfilled, all
+    that the source has committed up to this commit time is here.
     """
 
     source: PartitionId
     begun: bool = False
     rows: CountOrNone = 0
-    filled: bool = False
+    backfilled: bool = False
     time: CountOrNone = 0
     lag_rows: CountOrNone | None = None
     broken: bool = False
@@ -154,7 +154,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     disk: DiskTrouble = DiskTrouble.NONE
     paced_rows_per_second: CountOrNone = 0
     seal: SealState = SealState.UNKNOWN
-    imports: tuple[ImportProgress, ...] = ()
+    reshard_progress: tuple[ReshardProgress, ...] = ()
     uncompared: str = ""
 
 

@@ -49,11 +49,11 @@ class TransactionTimes(msgspec.Struct, frozen=True, array_like=True):
     begun: Count
 
 
-SENT_AS_MAX = 8
+ORIGINAL_IDS_MAX = 8
 """Under so many names a write may have been sent before: one for each re-sharding that it met."""
 
 
-class SentAs(msgspec.Struct, frozen=True, array_like=True):
+class OriginalId(msgspec.Struct, frozen=True, array_like=True):
     """As what a batch was sent to a partition that was sealed then; it may have been applied.
 
     By the producer of the request, in its epoch. `digest`: of the rows (`wire.codec.producers`).
@@ -100,8 +100,8 @@ class WriteRequest(Message, frozen=True):
     `producer_epoch` is 0 for a producer without a name, whose id is fresh. `answers_seen` counts
     the answers that the client has read on this channel. With `transaction` the rows become intents
     of the transaction that `producer_id` names, and `sequence` counts that one's writes from 1.
-    `sent_as`: the rows were a part of these batches; if one of them was applied, it is answered as
-    a repeat (docs/decisions/0162).
+    `original_ids`: the rows were a part of these batches; if one of them was applied, it is
+    answered as a repeat (docs/decisions/0162).
     """
 
     opaque: Count
@@ -112,7 +112,7 @@ class WriteRequest(Message, frozen=True):
     delete: bool = False
     answers_seen: Count = 0
     transaction: TransactionTimes | None = None
-    sent_as: tuple[SentAs, ...] = ()
+    original_ids: tuple[OriginalId, ...] = ()
     trace: TraceContext | None = None
 
 

@@ -3,8 +3,8 @@
 import msgspec
 
 from rezone.wire.messages.base import Message, NodeId, PartitionId
-from rezone.wire.messages.imports import ImportPosition, SealMark
 from rezone.wire.messages.records import FailoverEntry, ProducerRecord, TransactionRecord
+from rezone.wire.messages.resharding import ReshardPosition, SealMark
 from rezone.wire.ranges import Count
 
 # --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
@@ -54,9 +54,9 @@ class SnapshotHeader(Message, frozen=True):
     `producers` is what the source knows of producers, `transactions` what it knows
     of transactions, open ones and others.
     `format` names the form: empty for rows, else that of the engine files in `files`, which are
-    those of the engine `engine_id` and hold these tables too. `imports`: how far the source itself
-    has taken over partitions of the layout before; `seal`: it ends with it. `settled`: all of it is
-    committed, so none of it will ever be undone.
+    those of the engine `engine_id` and hold these tables too. `reshard_positions`: how far the
+    source itself has taken over partitions of the layout before; `seal`: it ends with it.
+    `settled`: all of it is committed, so none of it will ever be undone.
     """
 
     snapshot_id: str
@@ -71,7 +71,7 @@ class SnapshotHeader(Message, frozen=True):
     engine_id: str = ""
     files: tuple[SnapshotFile, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
-    imports: tuple[ImportPosition, ...] = ()
+    reshard_positions: tuple[ReshardPosition, ...] = ()
     seal: SealMark | None = None
     settled: bool = False
 

@@ -171,10 +171,10 @@ class FetchLog(Message, frozen=True):
     `opaque` is that of the stream's request: an ack of an earlier stream counts for nothing.
     `leaving`: the consumer is about to stop, and had better not be waited for. `index` is said by
     the candidate of a takeover alone (DCP-08), as is `ready_epoch`: the epoch it waits to lead in.
-    `rest_ms`, of a replica that is being filled: for how long its node's clients come first.
-    `sync_ms`: how long the syncs of the consumer's disk take, 0 while that is unknown; `slow_ms`:
-    the same while it is long. `uncompared`: it is a copy that nobody has compared with its source,
-    so it must not lead (B-04).
+    `throttle_ms`, of a replica that is being backfilled: for how long its node's clients come
+    first. `sync_ms`: how long the syncs of the consumer's disk take, 0 while that is unknown;
+    `slow_ms`: the same while it is long. `uncompared`: it is a copy that nobody has compared with
+    its source, so it must not lead (B-04).
     """
 
     partition: PartitionId
@@ -185,7 +185,7 @@ class FetchLog(Message, frozen=True):
     leaving: bool = False
     index: IndexPosition | None = None
     ready_epoch: Count = 0
-    rest_ms: Count = 0
+    throttle_ms: Count = 0
     sync_ms: Count = 0
     slow_ms: Count = 0
     uncompared: bool = False

@@ -1,4 +1,4 @@
-"""The imports of a simulated node: the real requests, one after the other, on lines that fail.
+"""The reshard streams of a simulated node: the real requests, in turn, on lines that fail.
 
 A request may not arrive, and its answer may be lost, or come late: then other things happen before
 it does, which is what threads would make of it. A node that is killed meanwhile never sees it.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rezone.wire.errors import NotReadyError
-from rezone.wire.messages import BeginImport, FillImport, NodeId, TailImports
+from rezone.wire.messages import BeginReshard, NodeId, ReshardBackfill, ReshardCatchUp
 from simulation.disk import MachineDiedError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOST_CHANCE = 0.1
 LATE_CHANCE = 0.1
-FILL_CHANCE = 0.2
+BACKFILL_CHANCE = 0.2
 """How often a node fetches rows in a step: so that sources are written to meanwhile."""
 
 
@@ -31,7 +31,7 @@ class KilledError(BaseException):
 
 
 class Line:
-    """What a node calls another one by; it has the methods of `NodeClient` that imports use."""
+    """What a node calls another one by; it has the methods of `NodeClient` that pulls use."""
 
     def __init__(self, lines: Lines, address: str) -> None:
         self.address = address
@@ -57,29 +57,29 @@ class Lines:
         rng: random.Random,
         meanwhile: Callable[[], None],
         counts: collections.Counter[str],
-        fill_chance: Callable[[], float] = lambda: FILL_CHANCE,
+        backfill_chance: Callable[[], float] = lambda: BACKFILL_CHANCE,
     ) -> None:
         self._network = network
         self._rng = rng
         self._meanwhile = meanwhile
         self._counts = counts
-        self._fill_chance = fill_chance
+        self._backfill_chance = backfill_chance
         self.node: SimulatedNode | None = None
 
     def connect(self, address: str) -> NodeClient:
-        """Make a line, as what imports take it for."""
+        """Make a line, as what reshard streams take it for."""
         return Line(self, address)  # type: ignore[return-value]
 
     def step(self) -> None:
-        """Do what the threads of the imports would: one request each."""
+        """Do what the threads of the reshard streams would: one request each."""
         node = self.node
         assert node is not None
         try:
-            node.imports.sort()
-            for leader in node.imports.leaders:
-                node.imports.follow(leader)
-            if self._rng.random() < self._fill_chance():
-                node.imports.fill()
+            node.reshard_pulls.sort()
+            for leader in node.reshard_pulls.leaders:
+                node.reshard_pulls.follow(leader)
+            if self._rng.random() < self._backfill_chance():
+                node.reshard_pulls.backfill()
         except KilledError:
             self._counts["killed"] += 1
 
@@ -102,14 +102,14 @@ class Lines:
         return answer
 
     def _answer(self, other: NodeId, request: Any) -> Any:
-        source = self._network.node(other).import_source
+        source = self._network.node(other).reshard_source
         try:
-            if isinstance(request, BeginImport):
+            if isinstance(request, BeginReshard):
                 return source.begin(request)
-            if isinstance(request, FillImport):
-                return source.fill(request)
-            assert isinstance(request, TailImports)
-            return source.tail(request)
+            if isinstance(request, ReshardBackfill):
+                return source.backfill(request)
+            assert isinstance(request, ReshardCatchUp)
+            return source.catch_up(request)
         except MachineDiedError as died:
             self._network.died(died)
             raise NotReadyError(f"node {other} is gone", unreachable=1) from died

@@ -1,4 +1,4 @@
-"""Opening what may be damaged: a replica that cannot be opened is set aside, not deleted.
+"""Opening what may be damaged: a replica that cannot be opened is quarantined, not deleted.
 
 Its files stand beside it as `<partition>.damaged` until the partition has been copied again: they
 may be the last copy there is. An empty replica takes its place, with the epochs that are known,
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from rezone.storage.disk.partition_directory import damaged_name
+from rezone.storage.disk.partition_directory import quarantine_name
 from rezone.storage.disk.syncing import sync_directory
 from rezone.storage.state.marks import Marks
 from rezone.storage.state.meta import MetaFile, PartitionMeta
@@ -28,7 +28,7 @@ def is_replica(directory: Path) -> bool:
 
 
 def open_store(directory: Path, config: StoreConfig) -> PartitionStore:
-    """Open a partition's storage; what is damaged is set aside for an empty one.
+    """Open a partition's storage; what is damaged is quarantined, and an empty one made.
 
     OSError for what is no damage, such as a full disk.
     """
@@ -46,12 +46,12 @@ def _without_rows(directory: Path, config: StoreConfig, why: str) -> PartitionSt
         known = MetaFile(directory, PartitionMeta(partition=config.partition)).value
     except CorruptionError:
         known = PartitionMeta(partition=config.partition)
-    aside = damaged_name(directory)
-    if aside.exists():
+    quarantine = quarantine_name(directory)
+    if quarantine.exists():
         # What is there was damaged before; this one is only what should have replaced it.
         shutil.rmtree(directory)
     else:
-        directory.rename(aside)
+        directory.rename(quarantine)
     sync_directory(directory.parent)
     store = PartitionStore.open(directory, config)
     store.update_meta(

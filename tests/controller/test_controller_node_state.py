@@ -14,8 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rezone.controller.nodes.heard import Heard, follows, news_of, request_after, with_answer
-from rezone.controller.nodes.news import EVERYTHING
+from rezone.controller.nodes.node_state import (
+    NodeState,
+    delta_of,
+    follows,
+    request_after,
+    with_answer,
+)
+from rezone.controller.nodes.report_delta import EVERYTHING
 from rezone.controller.observing.observe import node_views
 from rezone.datanode.clock.checked_clock import Trouble
 from rezone.datanode.node import report
@@ -65,7 +71,7 @@ class Node:
         self.lives, self.changes, self.leaving = 0, 0, False
         self.space = SimpleNamespace(short=False, why="")
         self.clock = SimpleNamespace(trouble=Trouble())
-        self.hearing = SimpleNamespace(heard=frozenset({1}))
+        self.hearing = SimpleNamespace(node_state=frozenset({1}))
         self.disk_speed = SimpleNamespace(sync_ms=0, slow_ms=0)
         self.replicas: dict[int, Replica] = {}
         self.restart()
@@ -101,9 +107,9 @@ class Node:
         self.clock.trouble = trouble
         self.board.touched(None, at_once=True)
 
-    def answer(self, heard: Heard | None) -> NodeReport:
+    def answer(self, node_state: NodeState | None) -> NodeReport:
         """Answer the poll of a coordinator that knows so much."""
-        return self.board.build(self, request_after(heard, timeout_ms=1))  # type: ignore[arg-type]
+        return self.board.build(self, request_after(node_state, timeout_ms=1))  # type: ignore[arg-type]
 
 
 class Polling(RuleBasedStateMachine):
@@ -112,7 +118,7 @@ class Polling(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.node = Node()
-        self.heard: Heard | None = None
+        self.node_state: NodeState | None = None
         self.answers: list[NodeReport] = []
         self.clock = 0.0
 
@@ -139,12 +145,12 @@ class Polling(RuleBasedStateMachine):
     @rule()
     def restart_coordinator(self) -> None:
         """Begin as a coordinator that knows nothing."""
-        self.heard = None
+        self.node_state = None
 
     @rule()
     def poll(self) -> None:
         """Have the node answer; the answer is on its way then."""
-        self.answers.append(self.node.answer(self.heard))
+        self.answers.append(self.node.answer(self.node_state))
 
     @rule(data=st.data(), again=st.booleans())
     def deliver(self, data: Any, again: bool) -> None:
@@ -156,18 +162,18 @@ class Polling(RuleBasedStateMachine):
 
     def take(self, answer: NodeReport) -> None:
         """Put an answer on top, when it fits."""
-        if follows(self.heard, answer):
-            self.heard = with_answer(self.heard, answer)
+        if follows(self.node_state, answer):
+            self.node_state = with_answer(self.node_state, answer)
 
     @invariant()
     def one_more_poll_tells_all(self) -> None:
         """Whatever was lost, the next answer makes up for it: there is no gap that lasts."""
-        node, heard = self.node, self.heard
+        node, node_state = self.node, self.node_state
         self.clock += 1.0
         node.board.tick(self.clock)
-        answer = node.answer(heard)
-        assert follows(heard, answer)
-        known = with_answer(heard, answer)
+        answer = node.answer(node_state)
+        assert follows(node_state, answer)
+        known = with_answer(node_state, answer)
         assert dict(known.replicas) == {p: told(r) for p, r in node.replicas.items()}
         assert known.leaving == node.leaving
         assert len(answer.replicas) <= len(node.replicas)
@@ -196,25 +202,25 @@ def test_an_answer_holds_what_has_changed_and_no_more(node: Node) -> None:
     """Each move of one leader would cost a report of all the node's replicas."""
     whole = node.answer(None)
     assert (whole.since, len(whole.replicas)) == (0, 1000)
-    heard = with_answer(None, whole)
+    node_state = with_answer(None, whole)
     node.change(7, at_once=True)
     node.drop(8)
-    answer = node.answer(heard)
+    answer = node.answer(node_state)
     assert [r.partition for r in answer.replicas] == [7]
     assert (answer.since, answer.gone) == (whole.version, (8,))
-    assert with_answer(heard, answer).replicas[6] is heard.replicas[6]
+    assert with_answer(node_state, answer).replicas[6] is node_state.replicas[6]
 
 
 def test_a_poll_waits_only_for_what_it_does_not_know(node: Node) -> None:
     """A restarted node that has come as far as the old one would be silent about it."""
-    heard = with_answer(None, node.answer(None))
-    seen = request_after(heard, timeout_ms=1)
-    assert not node.board.has_news(seen)
-    assert node.board.has_news(ReportRequest(seen=heard.version, process_id="another life"))
+    node_state = with_answer(None, node.answer(None))
+    seen = request_after(node_state, timeout_ms=1)
+    assert not node.board.has_changes(seen)
+    assert node.board.has_changes(ReportRequest(seen=node_state.version, process_id="another life"))
     node.change(1, at_once=False)
-    assert not node.board.has_news(seen)
+    assert not node.board.has_changes(seen)
     node.board.tick(1.0)
-    assert node.board.has_news(seen)
+    assert node.board.has_changes(seen)
 
 
 class Pausing(threading.Event):
@@ -270,14 +276,14 @@ def test_a_node_whose_clock_is_off_is_one_that_gives_way() -> None:
     well = with_answer(None, node.answer(None))
     node.set_clock(Trouble("its clock was set"))
     was_set = with_answer(well, node.answer(well))
-    assert news_of(well, was_set) == EVERYTHING
+    assert delta_of(well, was_set) == EVERYTHING
     node.set_clock(Trouble("it is a month ahead", off=True))
     off = with_answer(was_set, node.answer(was_set))
-    assert news_of(was_set, off) == EVERYTHING
+    assert delta_of(was_set, off) == EVERYTHING
     monitor: Any = SimpleNamespace(get=None, silent_since=lambda _: None)
     status = DataNodeStatus(id=0, pod_name="p", address="a", state=DataNodeState.ACTIVE)
-    for heard, leaves in ((well, False), (was_set, False), (off, True)):
-        seen = SimpleNamespace(reachable=True, heard=heard, is_fresh=lambda _: False)
+    for node_state, leaves in ((well, False), (was_set, False), (off, True)):
+        seen = SimpleNamespace(reachable=True, node_state=node_state, is_fresh=lambda _: False)
         monitor.get = lambda _, seen=seen: seen
         view = node_views([status], monitor, datetime.now(UTC))[0]
-        assert (view.leaving, view.clock_text) == (leaves, heard.clock_text)
+        assert (view.leaving, view.clock_text) == (leaves, node_state.clock_text)

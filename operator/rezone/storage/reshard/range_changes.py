@@ -10,14 +10,14 @@ at every range.
 from collections.abc import Iterator
 
 from rezone.storage.log.entry import Entry, EntryKind
-from rezone.storage.reshard.imports import KINDS, RangeEntry, rows_of, version_time
+from rezone.storage.reshard.reshard_entries import KINDS, RangeEntry, rows_of, version_time
 from rezone.storage.snapshot.digest import in_range
 from rezone.storage.state.history import branch_at
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import FailoverEntry
 
-_SOURCE_KINDS = {imported: kind for kind, imported in KINDS.items()}
+_SOURCE_KINDS = {resharded: kind for kind, resharded in KINDS.items()}
 _WITHOUT_ROWS = frozenset({EntryKind.ABORT, EntryKind.SEAL, EntryKind.PRODUCER_OPEN})
 
 
@@ -26,16 +26,16 @@ def range_entries(
 ) -> Iterator[RangeEntry]:
     """Yield what the entries mean for a range; those that mean nothing are left out.
 
-    The caller gives committed entries alone: what is imported is never taken back. ConflictError
-    for a fill: a partition is a source when it has all of its own rows.
+    The caller gives committed entries alone: what is pulled is never taken back. ConflictError
+    for a backfill: a partition is a source when it has all of its own rows.
     """
     for entry in entries:
         header = entry.header
-        if header.kind == EntryKind.IMPORT_FILL:
-            raise ConflictError(f"rows are still being filled in at {header.base_offset}")
-        # An entry that was imported itself, when the re-sharding before is not long ago.
+        if header.kind == EntryKind.RESHARD_BACKFILL:
+            raise ConflictError(f"rows are still being backfilled at {header.base_offset}")
+        # An entry that was pulled itself, when the re-sharding before is not long ago.
         kind = _SOURCE_KINDS.get(EntryKind(header.kind), EntryKind(header.kind))
-        if kind is EntryKind.INTENTS or header.kind == EntryKind.IMPORTED_SEAL:
+        if kind is EntryKind.INTENTS or header.kind == EntryKind.RESHARDED_SEAL:
             continue  # that seal is another partition's, of the layout before this one's
         rows = rows_of(entry)
         if kind in _WITHOUT_ROWS:

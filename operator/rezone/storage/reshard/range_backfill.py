@@ -1,9 +1,9 @@
-"""The rows that a partition has in a range of its hashes: what a new partition is filled with.
+"""The rows that a partition has in a range of its hashes: what a new partition is backfilled with.
 
 Read chunk by chunk, each a request complete in itself: nothing is held open between two of them.
 So one may see later writes than the one before. That does not matter (docs/decisions/0155): a
-version's key says everything about its place, and what was written since the import began comes by
-the log as well. Intents stay behind: a commit brings their rows again.
+version's key says everything about its place, and what was written since the reshard stream began
+comes by the log as well. Intents stay behind: a commit brings their rows again.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ import pyarrow as pa
 from rezone.storage.engines.base import FLAG_INTENT, Engine, behind
 from rezone.storage.snapshot.columns import columns_of, versions_batch
 from rezone.storage.snapshot.digest import hash_bound
-from rezone.storage.snapshot.rests import Rest, StepBytes, no_rest, whole_steps
+from rezone.storage.snapshot.throttle import StepBytes, Throttle, unthrottled, whole_steps
 from rezone.wire.layouts import HashRange
 
 _SLICE_BYTES = 512 << 10
@@ -38,12 +38,12 @@ def range_versions(
     bytes_max: int,
     *,
     step_bytes: StepBytes = whole_steps,
-    rest: Rest = no_rest,
+    throttle: Throttle = unthrottled,
 ) -> RangeVersions:
     """Return the next versions of a range, behind row id `after` (empty: from its start).
 
-    About `bytes_max`, passed by one chain at most. `rest` is called after each slice of the scan,
-    which has `step_bytes`.
+    About `bytes_max`, passed by one chain at most. `throttle` is called after each slice of the
+    scan, which has `step_bytes`.
     """
     start = behind(after) if after else hash_bound(hashes.start) or b""
     stop = hash_bound(hashes.end)
@@ -60,7 +60,7 @@ def range_versions(
             size += sum(map(len, chains.keys)) + sum(map(len, chains.values))
             keys.extend(chains.keys)
             values.extend(chains.values)
-        rest()
+        throttle()
     batch = versions_batch(columns_of(keys, values))
     versions = batch.filter(pa.array(batch.column(2).to_numpy() != FLAG_INTENT))
     return RangeVersions(versions, reached, end)

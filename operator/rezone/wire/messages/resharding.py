@@ -8,14 +8,14 @@ from rezone.wire.messages.records import ProducerRecord, TransactionRecord
 from rezone.wire.ranges import Count, Unsigned, Unsigned32
 
 
-class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition has taken over one of the layout before (`storage.reshard.imports`).
+class ReshardPosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a partition has taken over one of the layout before (`storage.reshard`).
 
     All below `offset` of the source, an offset on its branch `partition_uuid`; `commit_time` and
-    `leader_epoch` are those of the last row there. `filling`: of the rows that were there before,
-    only those up to row id `filled_to` are here; `rows` counts their versions so far. `sealed_at`:
-    the offset in the importing log from which on all is here, the source's seal included; 0 before
-    the seal.
+    `leader_epoch` are those of the last row there. `backfilling`: of the rows that were there
+    before, only those up to row id `backfilled_to` are here; `rows` counts their versions so far.
+    `sealed_at`: the offset in the target's log from which on all is here, the source's seal
+    included; 0 before the seal.
     """
 
     source: PartitionId
@@ -23,8 +23,8 @@ class ImportPosition(msgspec.Struct, frozen=True, array_like=True):
     commit_time: Count
     partition_uuid: str
     leader_epoch: Count = 0
-    filling: bool = False
-    filled_to: bytes = b""
+    backfilling: bool = False
+    backfilled_to: bytes = b""
     rows: Count = 0
     sealed_at: Count = 0
 
@@ -36,12 +36,12 @@ class SealMark(msgspec.Struct, frozen=True, array_like=True):
     commit_time: Count
 
 
-class ImportedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The part of a source's range that a partition of the next layout imports.
+class ReshardRange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The part of a source's range that a partition of the next layout pulls.
 
     `first_hash` and `last_hash` are both included. `leader_epoch` is one that the source has had: a
     leader of an earlier one does not know enough to answer. The source's log is kept from
-    `keep_from` on; None while the import has not begun.
+    `keep_from` on; None while the reshard stream has not begun.
     """
 
     source: PartitionId
@@ -52,37 +52,37 @@ class ImportedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     keep_from: Count | None = None
 
 
-class BeginImport(Message, frozen=True):
+class BeginReshard(Message, frozen=True):
     """Ask a source's leader from where its log is to be followed."""
 
-    part: ImportedPart
+    part: ReshardRange
 
 
-class ImportBegun(Message, frozen=True):
+class ReshardBegun(Message, frozen=True):
     """From where to follow the log, and what is known there of producers and ended transactions.
 
     `producers` are as in a SnapshotHeader, `transactions` the last entries of those that are over.
     With `sealed_at` the position is where the source's log ends for good.
     """
 
-    position: ImportPosition
+    position: ReshardPosition
     producers: tuple[ProducerRecord, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
 
 
-class FillImport(Message, frozen=True):
+class ReshardBackfill(Message, frozen=True):
     """Ask a source's leader for the versions of a part, behind row id `after`.
 
     The source must have applied its log up to offset `applied`: who asks has the rest by the log.
     """
 
-    part: ImportedPart
+    part: ReshardRange
     after: bytes = b""
     bytes_max: Count = 1 << 20
     applied: Count = 0
 
 
-class FilledVersions(Message, frozen=True):
+class BackfillVersions(Message, frozen=True):
     """Committed versions as one Arrow IPC record batch message, their schema that of snapshots.
 
     All rows of the part up to row id `reached` have come; `end`: no more follow.
@@ -93,29 +93,29 @@ class FilledVersions(Message, frozen=True):
     end: bool
 
 
-class TailedPart(msgspec.Struct, frozen=True, array_like=True):
+class CatchUpRange(msgspec.Struct, frozen=True, array_like=True):
     """From where a part's log is read on: an offset, and the branch of the row below it."""
 
-    part: ImportedPart
+    part: ReshardRange
     offset: Count
     partition_uuid: str
 
 
-class TailImports(Message, frozen=True):
+class ReshardCatchUp(Message, frozen=True):
     """Ask a node what is committed at the sources it leads; answered when there is something.
 
     At the latest in time; about `bytes_max` for all parts together. More is waited for while there
     is no seal, for `linger_ms` from the first news on.
     """
 
-    parts: tuple[TailedPart, ...]
+    parts: tuple[CatchUpRange, ...]
     bytes_max: Count = 1 << 20
     timeout_ms: Count = 0
     linger_ms: Count = 0
 
 
-class TailEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An entry of a source's log as `storage.imports.RangeEntry`; `rows` is an IPC message."""
+class CatchUpEntry(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of a source's log as `reshard_entries.RangeEntry`; `rows` is an IPC message."""
 
     rows: bytes
     kind: Count
@@ -132,21 +132,21 @@ class TailEntry(msgspec.Struct, frozen=True, array_like=True):
     leader_epoch: Count
 
 
-class ImportTail(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class RangeCatchUp(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a source's log has for one part, in the order of the request.
 
     `reached`: up to where it was read; None with an `error`. `committed` is the source's commit
     offset. When all up to that was read, no row with a commit time up to `time` will follow.
     """
 
-    entries: tuple[TailEntry, ...] = ()
-    reached: ImportPosition | None = None
+    entries: tuple[CatchUpEntry, ...] = ()
+    reached: ReshardPosition | None = None
     committed: Count = 0
     time: Count = 0
     error: ErrorInfo | None = None
 
 
-class ImportTails(Message, frozen=True):
-    """One tail for each part that was asked for."""
+class CatchUps(Message, frozen=True):
+    """One catch_up for each part that was asked for."""
 
-    tails: tuple[ImportTail, ...]
+    catch_ups: tuple[RangeCatchUp, ...]

@@ -1,6 +1,6 @@
-"""The partitions of the next layout that import this one: what they still need of its log.
+"""The partitions of the next layout that pull this one: what they still need of its log.
 
-They ask its leader (`import_source`), again and again; so who has not asked for a while is gone.
+They ask its leader (`reshard_source`), again and again; so who has not asked for a while is gone.
 Their claims are as those of replicas that catch up: the log is kept for them within limits
 (`upkeep`), and writers are slowed so that they arrive (`pacing`, B-16).
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rezone.wire.messages import PartitionId
 
 
-class _Importer(NamedTuple):
+class _ReshardTarget(NamedTuple):
     """What was heard of one: when, from where it needs the log, and up to where it has read it."""
 
     at: float
@@ -60,8 +60,8 @@ class Bell:
         return self._rung.wait(seconds)
 
 
-class Importers:
-    """Who imports one partition, as heard by the replica that leads it; `clock` in seconds.
+class ReshardTargets:
+    """Who reshard streams one partition, as heard by the replica that leads it; `clock` in seconds.
 
     Their claims on the log last `kept_seconds` after they were last heard of.
     """
@@ -69,7 +69,7 @@ class Importers:
     def __init__(self, clock: Callable[[], float], kept_seconds: float) -> None:
         self._clock = clock
         self._kept_seconds = kept_seconds
-        self._heard: dict[PartitionId, _Importer] = {}
+        self._heard: dict[PartitionId, _ReshardTarget] = {}
         self._bells: set[Bell] = set()
 
     def heard(self, target: PartitionId, keep_from: int, read_to: int | None = None) -> None:
@@ -77,7 +77,7 @@ class Importers:
         known = self._heard.get(target)
         if read_to is None and known is not None:
             read_to = known.read_to
-        self._heard[target] = _Importer(self._clock(), keep_from, read_to)
+        self._heard[target] = _ReshardTarget(self._clock(), keep_from, read_to)
 
     def claims(self) -> list[int]:
         """Return from where on the log is needed by each that was heard of lately."""
@@ -119,17 +119,17 @@ class Importers:
 
 @contextlib.contextmanager
 def listening(
-    to: Iterable[tuple[Importers, contextlib.AbstractContextManager[object]]],
+    to: Iterable[tuple[ReshardTargets, contextlib.AbstractContextManager[object]]],
     bell: Bell,
 ) -> Iterator[None]:
     """Have a bell rung by several partitions' news; each with the lock of its partition."""
     found = list(to)
-    for importers, lock in found:
+    for reshard_targets, lock in found:
         with lock:
-            importers._add(bell)  # noqa: SLF001 - of this module
+            reshard_targets._add(bell)  # noqa: SLF001 - of this module
     try:
         yield
     finally:
-        for importers, lock in found:
+        for reshard_targets, lock in found:
             with lock:
-                importers._remove(bell)  # noqa: SLF001 - of this module
+                reshard_targets._remove(bell)  # noqa: SLF001 - of this module

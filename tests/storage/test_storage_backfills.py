@@ -1,4 +1,4 @@
-"""Fills over each engine: the rows a source had before come with their times, and come once."""
+"""Backfills over each engine: the rows a source had before come with their times, and come once."""
 
 import contextlib
 import random
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from importing_kit import (
+from reshard_kit import (
     BRANCH,
     NEW,
     OLD,
@@ -18,7 +18,7 @@ from importing_kit import (
     WHOLE,
     TargetUnderTest,
     check_versions,
-    imported,
+    resharded,
     stores,
 )
 from storage_kit import (
@@ -36,13 +36,13 @@ from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.storage.engines.base import FLAG_INTENT
 from rezone.storage.log.entry import EntryKind, build_entry, iter_entries, rows_batch
-from rezone.storage.reshard.imports import Stand, begin_entry, fill_entry
-from rezone.storage.reshard.range_fill import range_versions
-from rezone.storage.reshard.range_tail import range_entries
+from rezone.storage.reshard.range_backfill import range_versions
+from rezone.storage.reshard.range_changes import range_entries
+from rezone.storage.reshard.reshard_entries import Stand, backfill_entry, begin_entry
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange, Overlap, sources_of
-from rezone.wire.messages import EngineKind, ImportPosition
+from rezone.wire.messages import EngineKind, ReshardPosition
 
 
 def stand(target: PartitionStore, ahead: int = 1) -> Stand:
@@ -51,57 +51,57 @@ def stand(target: PartitionStore, ahead: int = 1) -> Stand:
 
 
 def begin(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
-    """Begin to import a part, as the target's leader does."""
-    begun = source.outgoing.begin_import()
+    """Begin to pull a part, as the target's leader does."""
+    begun = source.outgoing.begin_reshard()
     position = msgspec.structs.replace(begun.position, source=part.old)
     target.append(begin_entry(position, begun.producers, begun.transactions, stand(target)))
 
 
-def fill(
+def backfill(
     source: PartitionStore, target: PartitionStore, part: Overlap, bytes_max: int = 300
 ) -> bool:
-    """Append the next fill of a part; whether that was all."""
-    before = target.import_position(part.old)
+    """Append the next backfill of a part; whether that was all."""
+    before = target.reshard_position(part.old)
     assert before is not None
     hashes = HashRange(part.start, part.end)
-    found = range_versions(source.engine, hashes, before.filled_to, bytes_max)
+    found = range_versions(source.engine, hashes, before.backfilled_to, bytes_max)
     after = msgspec.structs.replace(
         before,
-        filling=not found.end,
-        filled_to=found.reached,
+        backfilling=not found.end,
+        backfilled_to=found.reached,
         rows=before.rows + found.batch.num_rows,
     )
-    target.append(fill_entry(found.batch, before, after, stand(target)))
+    target.append(backfill_entry(found.batch, before, after, stand(target)))
     return found.end
 
 
-def fill_all(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
-    """Begin and fill a part."""
+def backfill_all(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
+    """Begin and backfill a part."""
     begin(source, target, part)
-    while not fill(source, target, part):
+    while not backfill(source, target, part):
         pass
 
 
-def import_some(
+def reshard_some(
     source: PartitionStore, target: PartitionStore, part: Overlap, rng: random.Random
 ) -> None:
     """Do what is next for a part, or what may be done beside it."""
-    position = target.import_position(part.old)
+    position = target.reshard_position(part.old)
     if position is None:
         begin(source, target, part)
-    elif position.filling and rng.random() < 0.7:
-        fill(source, target, part)
+    elif position.backfilling and rng.random() < 0.7:
+        backfill(source, target, part)
     else:
-        imported(source, target, part, since=position.offset, most=rng.randrange(1, 6))
+        resharded(source, target, part, since=position.offset, most=rng.randrange(1, 6))
 
 
-def import_the_rest(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
+def reshard_the_rest(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
     """Do all that is left to be done for a part."""
-    if target.import_position(part.old) is None:
+    if target.reshard_position(part.old) is None:
         begin(source, target, part)
-    while position_of(target, part.old).filling:
-        fill(source, target, part)
-    imported(source, target, part, since=position_of(target, part.old).offset)
+    while position_of(target, part.old).backfilling:
+        backfill(source, target, part)
+    resharded(source, target, part, since=position_of(target, part.old).offset)
 
 
 def some_rows(rng: random.Random, turn: int) -> dict[bytes, bytes | None]:
@@ -110,16 +110,16 @@ def some_rows(rng: random.Random, turn: int) -> dict[bytes, bytes | None]:
     return {rid(name): rng.choice([None, b"%d" % turn]) for name in names}
 
 
-def position_of(store: PartitionStore, source: int = 0) -> ImportPosition:
-    """How far a source is imported; it is."""
-    found = store.import_position(source)
+def position_of(store: PartitionStore, source: int = 0) -> ReshardPosition:
+    """How far a source is pulled; it is."""
+    found = store.reshard_position(source)
     assert found is not None
     return found
 
 
 @pytest.mark.proves("B-05", "B-08")
 @pytest.mark.parametrize("seed", range(5))
-def test_filled_and_followed_it_has_what_its_sources_have(
+def test_backfilled_and_followed_it_has_what_its_sources_have(
     tmp_path: Path, kind: EngineKind, seed: int
 ) -> None:
     """A row would be lost or doubled by writes, undone entries and restarts between the chunks."""
@@ -138,12 +138,12 @@ def test_filled_and_followed_it_has_what_its_sources_have(
                 writers[which].write(some_rows(rng, turn))
                 apply(sources[which])
             elif step <= 4:
-                import_some(source, target.store, part, rng)
+                reshard_some(source, target.store, part, rng)
             else:
                 target.suffer(step - 5)
             target.note_end()
         for part in parts:
-            import_the_rest(sources[part.old], target.store, part)
+            reshard_the_rest(sources[part.old], target.store, part)
         target.store.apply_to(target.store.log_end)
         check_versions(target.store, writers, parts)
         target.store.close()
@@ -153,7 +153,7 @@ def test_filled_and_followed_it_has_what_its_sources_have(
 def test_what_was_known_where_the_log_is_followed_from_comes_first(
     tmp_path: Path, kind: EngineKind
 ) -> None:
-    """A write or commit whose answer was lost before the fill would be applied a second time."""
+    """A write or commit whose answer was lost before the backfill would be applied twice."""
     with stores(tmp_path, kind, "source", "target") as (source, target):
         source.update_meta(failover_log=BRANCH)
         Writer(source).write({rid(1): b"x"}, W1, 4)
@@ -164,7 +164,7 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         tx.commit(T1)
         tx.abort(T2)
         apply(source)
-        fill_all(source, target, WHOLE)
+        backfill_all(source, target, WHOLE)
         state = target.producer(W1, 0)[1]
         assert state is not None
         assert state.sequence == 4
@@ -184,14 +184,14 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         # What goes on at the source comes by the log, and how the open one ends.
         Writer(source).write({rid(1): b"y"}, W1, 5)
         tx.commit(T3)
-        imported(source, target, WHOLE, since=position_of(target).offset)
+        resharded(source, target, WHOLE, since=position_of(target).offset)
         apply(target)
         assert stored_rows(target) == {rid(1): b"y", rid(2): b"t", rid(4): b"t"}
         later = target.producer(W1, 0)[1]
         assert later is not None
         assert later.sequence == 5
         target.truncate(0)
-        assert target.import_position(0) is None
+        assert target.reshard_position(0) is None
         assert stored_versions(target) == []
         undone = target.producer(W1, 0)[1]
         assert undone is not None
@@ -216,7 +216,7 @@ def test_two_sources_may_know_the_same_writers_and_transactions(
             apply(source)
         halves = [Overlap(0, 1 << 63, 0, NEW.ids[0]), Overlap(1 << 63, 1 << 64, 1, NEW.ids[0])]
         for source, part in zip((first, second), halves, strict=True):
-            fill_all(source, target, part)
+            backfill_all(source, target, part)
         apply(target)
         state = target.producer(W2, 0)[1]
         assert state is not None
@@ -243,8 +243,8 @@ def test_two_sources_may_know_the_same_writers_and_transactions(
 
 
 @pytest.mark.proves("B-05", "B-08")
-def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, form: str) -> None:
-    """The next leader would begin to fill again, or believe that it has rows which never came."""
+def test_a_backfill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, form: str) -> None:
+    """The next leader would backfill again, or believe that it has rows which never came."""
     engine = FORMS[form][0]
     with (
         stores(tmp_path, engine, "source") as (source,),
@@ -257,16 +257,16 @@ def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, for
             writer.write({rid(turn): b"x" * 20}, W1, turn + 1)
         apply(source)
         begin(source, target, WHOLE)
-        fill(source, target, WHOLE)
+        backfill(source, target, WHOLE)
         apply(target)
         target.flush()
         follower.reset()
         copy(target, follower)
         kept = position_of(follower)
         assert kept == position_of(target)
-        assert kept.filling
+        assert kept.backfilling
         assert 0 < kept.rows < 30
-        fill(source, target, WHOLE)
+        backfill(source, target, WHOLE)
         end = follower.log_end
         follow(target, follower)
         apply(target)
@@ -274,21 +274,21 @@ def test_a_fill_travels_with_the_partition_and_goes_on_there(tmp_path: Path, for
         assert stored_versions(follower) == stored_versions(target)
         follower.truncate(end)
         assert position_of(follower) == kept
-        while not fill(source, follower, WHOLE):
+        while not backfill(source, follower, WHOLE):
             pass
         apply(follower)
         assert stored_versions(follower) == stored_versions(source)
         assert position_of(follower).rows == 30, "rows came twice"
 
 
-def test_a_restart_knows_how_far_the_fill_is(tmp_path: Path) -> None:
-    """After a crash durable fills that are not applied would come again, or never."""
+def test_a_restart_knows_how_far_the_backfill_is(tmp_path: Path) -> None:
+    """After a crash durable backfills that are not applied would come again, or never."""
     with stores(tmp_path, EngineKind.ROCKSDB, "source", "target") as (source, target):
         source.update_meta(failover_log=BRANCH)
         Writer(source).write({rid(turn): b"x" * 20 for turn in range(30)}, W1, 3)
         apply(source)
         begin(source, target, WHOLE)
-        fill(source, target, WHOLE)
+        backfill(source, target, WHOLE)
         target.sync()
         copy_directory(tmp_path / "target", tmp_path / "crashed")
         with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
@@ -310,13 +310,13 @@ def test_nothing_is_collected_while_older_versions_may_come(
         begin(source, target, WHOLE)
         before = range_versions(source.engine, HashRange(0, 1 << 64), b"", 1 << 20)
         writer.write({rid(1): None})
-        imported(source, target, WHOLE, since=position_of(target).offset)
+        resharded(source, target, WHOLE, since=position_of(target).offset)
         apply(target)
         target.note_committed(target.log_end)
         target.collect(target.last_commit_time, b"", 1 << 20)
         position = position_of(target)
-        after = msgspec.structs.replace(position, filling=False, filled_to=before.reached)
-        target.append(fill_entry(before.batch, position, after, stand(target)))
+        after = msgspec.structs.replace(position, backfilling=False, backfilled_to=before.reached)
+        target.append(backfill_entry(before.batch, position, after, stand(target)))
         target.note_committed(target.log_end)
         target.collect(target.last_commit_time, b"", 1 << 20)  # the last rows are in the log alone
         apply(target)
@@ -334,7 +334,7 @@ def test_a_seal_comes_to_every_range_and_says_where_it_stands(
         Writer(source).write({rid(1): b"x"})
         apply(source)
         nowhere = Overlap((1 << 64) - 1, 1 << 64, 0, NEW.ids[2])
-        fill_all(source, target, nowhere)
+        backfill_all(source, target, nowhere)
         source.append(
             build_entry(
                 rows_batch([b""], [4], [b""]),
@@ -345,7 +345,7 @@ def test_a_seal_comes_to_every_range_and_says_where_it_stands(
             )
         )
         unsealed = target.log_end
-        assert imported(source, target, nowhere, since=position_of(target).offset) == 1
+        assert resharded(source, target, nowhere, since=position_of(target).offset) == 1
         apply(target)
         position = position_of(target)
         assert (position.offset, position.sealed_at) == (source.log_end, target.log_end)
@@ -355,14 +355,14 @@ def test_a_seal_comes_to_every_range_and_says_where_it_stands(
         third_part = WHOLE._replace(old=NEW.ids[2])
         raw = target.read(unsealed, 1 << 20)
         assert list(range_entries(iter_entries(raw), HashRange(0, 1 << 64), BRANCH)) == []
-        with pytest.raises(ConflictError, match="being filled"):
-            imported(target, third, third_part)
+        with pytest.raises(ConflictError, match="being backfilled"):
+            resharded(target, third, third_part)
         target.truncate(unsealed)
         assert position_of(target).sealed_at == 0
 
 
-def test_indexes_have_filled_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
-    """A lookup would miss rows that were there before the fill, or find them as of a wrong time."""
+def test_indexes_have_backfilled_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
+    """A lookup would miss rows of before the backfill, or find them as of a wrong time."""
     with stores(tmp_path, kind, "source") as (source,):
         source.update_meta(failover_log=BRANCH)
         writer = Writer(source)
@@ -373,7 +373,7 @@ def test_indexes_have_filled_rows_at_their_own_times(tmp_path: Path, kind: Engin
         target = PartitionStore.open(tmp_path / "target", config(kind, table=TABLE))
         with contextlib.closing(target):
             target.update_meta(failover_log=BRANCH)
-            fill_all(source, target, WHOLE)
+            backfill_all(source, target, WHOLE)
             apply(target)
             target.indexer.catch_up()
             now = look_up(target, "by_age")
@@ -383,7 +383,7 @@ def test_indexes_have_filled_rows_at_their_own_times(tmp_path: Path, kind: Engin
             assert entries == 18 * len(TABLE.indexes)
             target.truncate(0)
             assert look_up(target, "by_age") == []
-            fill_all(source, target, WHOLE)
+            backfill_all(source, target, WHOLE)
             apply(target)
             target.indexer.catch_up()
             assert (look_up(target, "by_age"), target.indexer.entries) == (now, entries)

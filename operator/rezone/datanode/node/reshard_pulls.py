@@ -1,13 +1,13 @@
-"""The requests by which a node's new partitions import their sources; what is asked is theirs.
+"""The requests by which a node's new partitions pull their sources; what is asked is theirs.
 
-However many partitions import, there is one thread for each node that leads sources, which follows
+However many partitions pull, there is one thread for each node that leads sources, which follows
 all of their logs by one request at a time, and a few that fetch rows, part after part in turn.
 They exist while there is something for them to do; another thread looks for that while the zone
-has a next layout. Each does nothing but repeat one of `sort`, `follow` and `fill`, which end with
-one request at most: a simulation calls them by itself.
+has a next layout. Each does nothing but repeat one of `sort`, `follow` and `backfill`, which end
+with one request at most: a simulation calls them by itself.
 
 Fetching rows keeps to the zone's rate of copies, of which each node with leaders of new partitions
-takes an even share, and gives way to clients. Following logs does neither: it is replication.
+takes an even share, and is throttled for clients. Following logs does neither: it is replication.
 
 Concurrency: a lock guards the tables; no request is made, and no partition called, under it.
 """
@@ -21,23 +21,23 @@ from typing import Any, Protocol, TypeVar
 
 from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.resharding.import_source import ImportSource
-from rezone.datanode.resharding.importing import FILL_WEIGHT, ImportPart
+from rezone.datanode.resharding.reshard_source import ReshardSource
+from rezone.datanode.resharding.reshard_streams import BACKFILL_WEIGHT, ReshardStream
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.settings import NodeSettings
 from rezone.wire import layouts
 from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.messages import (
-    BeginImport,
-    FilledVersions,
-    FillImport,
-    ImportBegun,
-    ImportTails,
+    BackfillVersions,
+    BeginReshard,
+    CatchUpRange,
+    CatchUps,
     Message,
     NodeId,
     PartitionId,
-    TailedPart,
-    TailImports,
+    ReshardBackfill,
+    ReshardBegun,
+    ReshardCatchUp,
 )
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.ratelimit import RateLimit
@@ -46,20 +46,20 @@ _LOOK_SECONDS = 0.1
 _WAIT_SECONDS = 0.005
 """How soon to look again at parts of which too much is not committed yet."""
 _POLL_OTHERS_MS_MAX = 10
-_FILL_TIMEOUT_SECONDS = 30.0
-_TAIL_GRACE_SECONDS = 3.0
+_BACKFILL_TIMEOUT_SECONDS = 30.0
+_CATCH_UP_GRACE_SECONDS = 3.0
 
 Reply = TypeVar("Reply", bound=Message)
 
 
-class ImportHost(Protocol):
+class ReshardHost(Protocol):
     """What is needed of the node."""
 
     node_id: NodeId
     settings: NodeSettings
     zone: KnownZone
     foreground: Foreground
-    import_source: ImportSource
+    reshard_source: ReshardSource
 
     def partitions(self) -> list[Replica]:
         """Return all open replicas."""
@@ -70,10 +70,10 @@ class ImportHost(Protocol):
         ...
 
 
-class ImportPulls:
-    """The imports of one node; `look` begins what is due."""
+class ReshardPulls:
+    """The reshard streams of one node; `look` begins what is due."""
 
-    def __init__(self, host: ImportHost, connect: Callable[[str], NodeClient]) -> None:
+    def __init__(self, host: ReshardHost, connect: Callable[[str], NodeClient]) -> None:
         self._host = host
         self._connect = connect
         self._lock = threading.Lock()
@@ -81,29 +81,29 @@ class ImportPulls:
         self._woken = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._clients: dict[NodeId, NodeClient] = {}
-        self._by_leader: dict[NodeId, list[ImportPart]] = {}
-        self._unfilled: deque[tuple[NodeId, ImportPart]] = deque()
-        self._fetching: set[ImportPart] = set()
+        self._by_leader: dict[NodeId, list[ReshardStream]] = {}
+        self._not_backfilled: deque[tuple[NodeId, ReshardStream]] = deque()
+        self._fetching: set[ReshardStream] = set()
         self.fetched_bytes = 0
         self._rate_share = 0
         self._rate = RateLimit(lambda: self._rate_share)
-        source = host.import_source
+        source = host.reshard_source
         self._own_answers: dict[type[Message], Callable[[Any], Message]] = {
-            BeginImport: source.begin,
-            FillImport: source.fill,
-            TailImports: source.tail,
+            BeginReshard: source.begin,
+            ReshardBackfill: source.backfill,
+            ReshardCatchUp: source.catch_up,
         }
 
     # --- life ------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look whether there is something to import: the zone's configuration has changed."""
+        """Look whether there is something to pull: the zone's configuration has changed."""
         self._woken.set()
         zone = self._host.zone
-        if not self._host.settings.import_threads:
+        if not self._host.settings.reshard_threads:
             return
         if zone.configured and layouts.next_layout_of(zone.state.config) is not None:
-            self._start("imports", self._look_on)
+            self._start("reshard streams", self._look_on)
 
     def close(self, timeout_seconds: float) -> None:
         """End all requests and threads."""
@@ -135,10 +135,12 @@ class ImportPulls:
                 self._woken.wait()
                 continue
             for leader in self.leaders:
-                self._start(f"imports from {leader}", functools.partial(self._follow_on, leader))
-            if self._unfilled:
-                for number in range(self._host.settings.import_threads):
-                    self._start(f"fills {number}", self._fill_on)
+                self._start(
+                    f"reshard streams from {leader}", functools.partial(self._follow_on, leader)
+                )
+            if self._not_backfilled:
+                for number in range(self._host.settings.reshard_threads):
+                    self._start(f"backfills {number}", self._backfill_on)
             self._woken.wait(_LOOK_SECONDS)
 
     def sort(self) -> bool:
@@ -152,33 +154,33 @@ class ImportPulls:
         """Who leads sources whose logs are to be followed."""
         return tuple(self._by_leader)
 
-    def _parts(self) -> list[ImportPart]:
+    def _parts(self) -> list[ReshardStream]:
         new = layouts.next_layout_of(self._host.zone.state.config)
         if new is None:
             return []
         targets = [each for each in self._host.partitions() if each.partition_id in new.ids]
-        return [part for target in targets for part in target.importing.parts()]
+        return [part for target in targets for part in target.reshard_streams.parts()]
 
-    def _sort(self, parts: Sequence[ImportPart]) -> None:
-        by_leader: dict[NodeId, list[ImportPart]] = {}
-        unfilled: list[tuple[NodeId, ImportPart]] = []
+    def _sort(self, parts: Sequence[ReshardStream]) -> None:
+        by_leader: dict[NodeId, list[ReshardStream]] = {}
+        not_backfilled: list[tuple[NodeId, ReshardStream]] = []
         for part in parts:
             leader = self._leader_of(part)
             if leader is None or part.ended:
                 continue
             by_leader.setdefault(leader, []).append(part)
-            if not part.filled:
-                unfilled.append((leader, part))
+            if not part.backfilled:
+                not_backfilled.append((leader, part))
         with self._lock:
             self._by_leader = by_leader
             # In the order in which they had their turns.
-            turns = {part: turn for turn, (_, part) in enumerate(self._unfilled)}
-            unfilled.sort(key=lambda each: turns.get(each[1], len(turns)))
-            self._unfilled = deque(unfilled)
+            turns = {part: turn for turn, (_, part) in enumerate(self._not_backfilled)}
+            not_backfilled.sort(key=lambda each: turns.get(each[1], len(turns)))
+            self._not_backfilled = deque(not_backfilled)
 
     # --- who leads a source ----------------------------------------------------------------------
 
-    def _leader_of(self, part: ImportPart) -> NodeId | None:
+    def _leader_of(self, part: ReshardStream) -> NodeId | None:
         """Return who leads a source by the newest of what is known."""
         known = [part.leader_hint]
         record = self._host.zone.record(part.source)
@@ -221,47 +223,47 @@ class ImportPulls:
     def follow(self, leader: NodeId) -> bool:
         """Ask a node once for what the logs of its sources have; whether there was what to ask."""
         parts = self._by_leader.get(leader, ())
-        asked = [(part, at) for part in parts if (at := part.next_tail()) is not None]
+        asked = [(part, at) for part in parts if (at := part.next_catch_up()) is not None]
         if asked:
             self._ask(leader, asked)
         return bool(asked)
 
-    def _ask(self, leader: NodeId, asked: list[tuple[ImportPart, TailedPart]]) -> None:
+    def _ask(self, leader: NodeId, asked: list[tuple[ReshardStream, CatchUpRange]]) -> None:
         settings = self._host.settings
         all_asked = len(asked) == len(self._by_leader.get(leader, ()))
         # Those that wait for their own commits are not waited for long.
-        poll_ms_max = settings.import_poll_ms if all_asked else _POLL_OTHERS_MS_MAX
-        request = TailImports(
+        poll_ms_max = settings.reshard_poll_ms if all_asked else _POLL_OTHERS_MS_MAX
+        request = ReshardCatchUp(
             parts=tuple(at for _, at in asked),
-            bytes_max=settings.import_chunk_bytes,
-            timeout_ms=min(settings.import_poll_ms, poll_ms_max),
-            linger_ms=settings.import_linger_ms,
+            bytes_max=settings.reshard_chunk_bytes,
+            timeout_ms=min(settings.reshard_poll_ms, poll_ms_max),
+            linger_ms=settings.reshard_linger_ms,
         )
-        seconds = settings.import_poll_ms / 1000 + _TAIL_GRACE_SECONDS
+        seconds = settings.reshard_poll_ms / 1000 + _CATCH_UP_GRACE_SECONDS
         try:
-            tails = self._call(leader, request, ImportTails, seconds).tails
+            catch_ups = self._call(leader, request, CatchUps, seconds).catch_ups
         except RezoneError as error:
             for part, _ in asked:
-                part.failed(part.tail, error)
+                part.failed(part.catch_up, error)
             self._woken.set()
             return
-        for (part, at), tail in zip(asked, tails, strict=True):
+        for (part, at), catch_up in zip(asked, catch_ups, strict=True):
             try:
-                part.tailed(at, tail)
+                part.caught_up(at, catch_up)
             except RezoneError as error:
-                part.failed(part.tail, error)
-            if tail.error is not None:
+                part.failed(part.catch_up, error)
+            if catch_up.error is not None:
                 self._woken.set()
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _fill_on(self) -> None:
-        """Fetch rows for one part after the other, until all are filled."""
-        while not self._closed.is_set() and self._unfilled:
-            if not self.fill():
+    def _backfill_on(self) -> None:
+        """Fetch rows for one part after the other, until all are backfilled."""
+        while not self._closed.is_set() and self._not_backfilled:
+            if not self.backfill():
                 self._closed.wait(_WAIT_SECONDS)
 
-    def fill(self) -> bool:
+    def backfill(self) -> bool:
         """Fetch the next rows of the part whose turn it is; whether there is one."""
         turn = self._next_turn()
         if turn is None:
@@ -270,53 +272,55 @@ class ImportPulls:
         try:
             self._fetch(leader, part, request)
         except RezoneError as error:
-            part.failed(part.fill, error)
+            part.failed(part.backfill, error)
             self._woken.set()
         finally:
             with self._lock:
                 self._fetching.discard(part)
         return True
 
-    def _fetch(self, leader: NodeId, part: ImportPart, request: BeginImport | FillImport) -> None:
-        seconds = _FILL_TIMEOUT_SECONDS
-        if isinstance(request, BeginImport):
-            part.begun(self._call(leader, request, ImportBegun, seconds))
+    def _fetch(
+        self, leader: NodeId, part: ReshardStream, request: BeginReshard | ReshardBackfill
+    ) -> None:
+        seconds = _BACKFILL_TIMEOUT_SECONDS
+        if isinstance(request, BeginReshard):
+            part.begun(self._call(leader, request, ReshardBegun, seconds))
             return
-        reply = self._call(leader, request, FilledVersions, seconds)
+        reply = self._call(leader, request, BackfillVersions, seconds)
         with self._lock:
             self._rate.owe(len(reply.versions))
             self.fetched_bytes += len(reply.versions)
         # The reading has rested by itself, also where the source is on this node.
-        steps = CopySteps(self._host.foreground, FILL_WEIGHT)
-        part.filled_with(request, reply)
+        steps = CopySteps(self._host.foreground, BACKFILL_WEIGHT)
+        part.backfilled_with(request, reply)
         if reply.end:
             self._woken.set()
-        steps.rest()
+        steps.throttle()
 
-    def _next_turn(self) -> tuple[NodeId, ImportPart, BeginImport | FillImport] | None:
+    def _next_turn(self) -> tuple[NodeId, ReshardStream, BeginReshard | ReshardBackfill] | None:
         """Return whose turn it is, and its request; None when nobody may go on now."""
         with self._lock:
             if self._rate.owed_seconds > 0:
                 return None
-            turns = [turn for turn in self._unfilled if turn[1] not in self._fetching]
-        most = self._host.settings.import_chunk_bytes
+            turns = [turn for turn in self._not_backfilled if turn[1] not in self._fetching]
+        most = self._host.settings.reshard_chunk_bytes
         size = self._host.foreground.step_bytes(most)
         for turn in turns:
             leader, part = turn
-            request = part.next_fill(size)
+            request = part.next_backfill(size)
             if request is not None and self._takes(turn):
                 return leader, part, request
         return None
 
-    def _takes(self, turn: tuple[NodeId, ImportPart]) -> bool:
+    def _takes(self, turn: tuple[NodeId, ReshardStream]) -> bool:
         """Put a part to the end of the queue; whether no other thread has taken it."""
         with self._lock:
             if turn[1] in self._fetching:
                 return False
             self._fetching.add(turn[1])
             with contextlib.suppress(ValueError):
-                self._unfilled.remove(turn)
-                self._unfilled.append(turn)
+                self._not_backfilled.remove(turn)
+                self._not_backfilled.append(turn)
             return True
 
     def _share_of_rate(self) -> int:

@@ -1,11 +1,11 @@
-"""Import entries over each engine: a new partition has its range of the old ones, each row once."""
+"""Reshard entries over each engine: a new partition has its range of the old ones, once."""
 
 import contextlib
 import random
 from pathlib import Path
 
 import pytest
-from importing_kit import (
+from reshard_kit import (
     BRANCH,
     NEW,
     OLD,
@@ -17,9 +17,9 @@ from importing_kit import (
     WHOLE,
     TargetUnderTest,
     check_versions,
-    imported,
     inside,
     ranged,
+    resharded,
     stores,
 )
 from storage_kit import (
@@ -37,7 +37,7 @@ from test_storage_transactions import apply, copy, follow, opened
 
 from rezone.storage.engines.base import INDEX_PREFIX
 from rezone.storage.log.entry import NO_PRODUCER
-from rezone.storage.reshard.imports import Stand, import_entry
+from rezone.storage.reshard.reshard_entries import Stand, reshard_entry
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError
 from rezone.wire.layouts import HashRange, Overlap, sources_of
@@ -67,21 +67,21 @@ def test_a_new_partition_has_its_range_whatever_happens(
                 rng.choice(writers).write(rows)
             elif step <= 3:
                 source = sources[part.old]
-                position = target.store.import_position(part.old)
+                position = target.store.reshard_position(part.old)
                 since = position.offset if position and rng.random() < 0.7 else 0
-                imported(source, target.store, part, since=since, most=rng.randrange(1, 6))
+                resharded(source, target.store, part, since=since, most=rng.randrange(1, 6))
             else:
                 target.suffer(step - 4)
             target.note_end()
         for part in parts:
-            imported(sources[part.old], target.store, part)
+            resharded(sources[part.old], target.store, part)
         target.store.apply_to(target.store.log_end)
         check_versions(target.store, writers, parts)
         ranges = [(sources[part.old], HashRange(part.start, part.end)) for part in parts]
         entries = sum(len(ranged(source, hashes)) for source, hashes in ranges)
         assert len(ranged(target.store, HashRange(0, 1 << 64))) == entries, "an entry is twic"
         for part in parts:
-            assert imported(sources[part.old], target.store, part) == 0, "a repeat is imported"
+            assert resharded(sources[part.old], target.store, part) == 0, "a repeat is pulled"
         target.store.close()
 
 
@@ -97,7 +97,7 @@ def test_both_sides_are_equal_as_of_any_time(tmp_path: Path, kind: EngineKind) -
             times.append(source.last_commit_time)
         apply(source)
         part = next(iter(sources_of(NEW.ids[0], OLD, NEW)))
-        imported(source, target, part, ahead=1)  # its clock is behind the source's
+        resharded(source, target, part, ahead=1)  # its clock is behind the source's
         apply(target)
         for time in times:
             args = (time, part.start, part.end)
@@ -124,7 +124,7 @@ def test_a_retried_write_is_known_at_each_new_partition_that_has_a_part(
             Overlap(1 << 63, 1 << 64, 0, NEW.ids[1]),
         ]
         for target, part in zip((low, high), halves, strict=True):
-            imported(source, target, part)
+            resharded(source, target, part)
         known = [(h.producer(W1, 0)[1], h.producer(W2, 0)[1]) for h in (low, high)]
         apply(low)
         assert (low.producer(W1, 0)[1], low.producer(W2, 0)[1]) == known[0]
@@ -135,7 +135,7 @@ def test_a_retried_write_is_known_at_each_new_partition_that_has_a_part(
         undone = low.producer(W2, 0)[1]
         assert undone is not None
         assert undone.sequence == 6
-        assert imported(source, low, halves[0]) == 2
+        assert resharded(source, low, halves[0]) == 2
 
 
 @pytest.mark.proves("B-08")
@@ -153,7 +153,7 @@ def test_of_transactions_come_committed_rows_and_how_they_ended(
         tx.abort(T2)
         apply(source)
         committed = source.last_commit_time - 10
-        imported(source, target, WHOLE)
+        resharded(source, target, WHOLE)
         apply(target)
         assert stored_rows(target) == {rid(1): b"a"}
         assert [v[1] for v in stored_versions(target)] == [committed] * 2
@@ -170,7 +170,7 @@ def test_of_transactions_come_committed_rows_and_how_they_ended(
             assert not table.all_open()
         # A range without rows of it hears of the end too: it may be asked.
         nowhere = Overlap((1 << 64) - 1, 1 << 64, 0, NEW.ids[2])
-        imported(source, other, nowhere)
+        resharded(source, other, nowhere)
         apply(other)
         with other.transactions() as table:
             assert table.get(T1) is not None
@@ -186,14 +186,14 @@ def test_of_a_writer_that_two_sources_know_the_later_batch_stays(
         for source, sequence in ((first, 7), (second, 3)):
             Writer(source).write({rid(1): b"x"}, W1, sequence)
         for number, source in enumerate((first, second)):
-            imported(source, target, WHOLE._replace(old=number))
+            resharded(source, target, WHOLE._replace(old=number))
             appended = target.producer(W1, 0)[1]
             assert appended is not None
             assert appended.sequence == 7
         apply(target)
         target.flush()
         assert target.producer(W1, 0)[1] == appended
-        assert target.import_position(1) is not None
+        assert target.reshard_position(1) is not None
 
 
 @pytest.mark.proves("B-08")
@@ -210,47 +210,47 @@ def test_positions_and_writers_travel_to_the_followers_of_a_new_partition(
         writer = Writer(source)
         for turn in range(8):
             writer.write({rid(turn): b"x"}, W1, turn + 1)
-        imported(source, target, WHOLE, most=5)
+        resharded(source, target, WHOLE, most=5)
         apply(target)
         target.flush()
         follower.reset()
         copy(target, follower)
-        assert follower.import_position(0) == target.import_position(0)
+        assert follower.reshard_position(0) == target.reshard_position(0)
         # What comes by the log counts as soon as it is appended, and undoing it takes it back.
-        imported(source, target, WHOLE)
+        resharded(source, target, WHOLE)
         kept = follower.log_end
         follow(target, follower)
         apply(target)
-        assert follower.import_position(0) == target.import_position(0)
+        assert follower.reshard_position(0) == target.reshard_position(0)
         state = follower.producer(W1, 0)[1]
         assert state is not None
         assert state.sequence == 8
         assert stored_versions(follower) == stored_versions(target)
         follower.truncate(kept)
-        position = follower.import_position(0)
+        position = follower.reshard_position(0)
         assert position is not None
         assert position.offset == 5
 
 
-def test_a_restart_knows_what_only_the_log_has_imported(tmp_path: Path) -> None:
-    """After a crash entries that are durable, and not applied, would be imported a second time."""
+def test_a_restart_knows_what_only_the_log_has_resharded(tmp_path: Path) -> None:
+    """After a crash entries that are durable, and not applied, would be pulled a second time."""
     with stores(tmp_path, EngineKind.ROCKSDB, "source", "target") as (source, target):
         writer = Writer(source)
         for turn in range(6):
             writer.write({rid(turn): b"x"}, W1, turn + 1)
-        imported(source, target, WHOLE)
+        resharded(source, target, WHOLE)
         target.apply_to(6)  # three entries of a note and a row each
         target.flush()
         target.sync()
         copy_directory(tmp_path / "target", tmp_path / "crashed")
         with stores(tmp_path, EngineKind.ROCKSDB, "crashed") as (crashed,):
             assert crashed.applied == 6
-            assert crashed.import_position(0) == target.import_position(0)
+            assert crashed.reshard_position(0) == target.reshard_position(0)
             assert crashed.producer(W1, 0)[1] == target.producer(W1, 0)[1]
-            assert imported(source, crashed, WHOLE) == 0
+            assert resharded(source, crashed, WHOLE) == 0
 
 
-def test_imported_entries_are_a_source_s_entries_in_the_next_re_sharding(
+def test_resharded_entries_are_a_source_s_entries_in_the_next_re_sharding(
     tmp_path: Path, kind: EngineKind
 ) -> None:
     """Two re-shardings one after the other would give rows the time of the first one's copy."""
@@ -262,9 +262,9 @@ def test_imported_entries_are_a_source_s_entries_in_the_next_re_sharding(
         apply(first)
         tx.commit(T1)
         apply(first)
-        imported(first, second, WHOLE)
+        resharded(first, second, WHOLE)
         apply(second)
-        imported(second, third, WHOLE._replace(old=NEW.ids[0]))
+        resharded(second, third, WHOLE._replace(old=NEW.ids[0]))
         apply(third)
         assert stored_versions(third) == stored_versions(second)
         state = third.producer(W1, 0)[1]
@@ -276,17 +276,17 @@ def test_imported_entries_are_a_source_s_entries_in_the_next_re_sharding(
             assert not found.is_open
 
 
-def test_an_entry_that_is_imported_in_part_is_refused(tmp_path: Path, kind: EngineKind) -> None:
+def test_an_entry_that_is_resharded_in_part_is_refused(tmp_path: Path, kind: EngineKind) -> None:
     """A source with another history would mix its rows with those of before."""
     with stores(tmp_path, kind, "source", "target") as (source, target):
         Writer(source).write({rid(1): b"x"})
         Writer(source).write({rid(2): b"y", rid(3): b"z"})
-        imported(source, target, WHOLE, most=1)
-        position = target.import_position(0)
+        resharded(source, target, WHOLE, most=1)
+        position = target.reshard_position(0)
         (entry,) = ranged(source, HashRange(0, 1 << 64), 1)
         moved = entry._replace(base_offset=0)
-        with pytest.raises(ConflictError, match="imported up to 1"):
-            import_entry(0, moved, position, Stand(1, 2, 9))
+        with pytest.raises(ConflictError, match="pulled up to 1"):
+            reshard_entry(0, moved, position, Stand(1, 2, 9))
 
 
 def test_what_is_of_no_row_in_the_range_is_left_out(tmp_path: Path, kind: EngineKind) -> None:
@@ -300,7 +300,7 @@ def test_what_is_of_no_row_in_the_range_is_left_out(tmp_path: Path, kind: Engine
         assert ranged(source, HashRange(0, at)) == []
 
 
-def test_indexes_have_imported_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
+def test_indexes_have_resharded_rows_at_their_own_times(tmp_path: Path, kind: EngineKind) -> None:
     """A lookup as of a time before the cut-over would miss rows, or old entries never go."""
     with stores(tmp_path, kind, "source") as (source,):
         writer = Writer(source)
@@ -312,17 +312,17 @@ def test_indexes_have_imported_rows_at_their_own_times(tmp_path: Path, kind: Eng
         target = PartitionStore.open(tmp_path / "target", config(kind, table=TABLE))
         with contextlib.closing(target):
             target.update_meta(failover_log=BRANCH)
-            imported(source, target, WHOLE)
+            resharded(source, target, WHOLE)
             apply(target)
             target.indexer.catch_up()
             now = look_up(target, "by_age")
             assert sorted(now) == sorted(visible_rows(target))
             assert sorted(look_up(target, "by_age", as_of=early)) == sorted(rows)
             entries = target.indexer.entries
-            # Undone and imported again it has the same entries.
+            # Undone and pulled again it has the same entries.
             target.truncate(0)
             assert look_up(target, "by_age") == []
-            imported(source, target, WHOLE)
+            resharded(source, target, WHOLE)
             apply(target)
             target.indexer.catch_up()
             assert (look_up(target, "by_age"), target.indexer.entries) == (now, entries)
@@ -340,10 +340,10 @@ def test_versions_are_not_collected_before_they_are_indexed(
         target = PartitionStore.open(tmp_path / "target", config(kind, table=TABLE))
         with contextlib.closing(target):
             target.update_meta(failover_log=BRANCH)
-            imported(sources[1], target, WHOLE._replace(old=1, start=1 << 63))
+            resharded(sources[1], target, WHOLE._replace(old=1, start=1 << 63))
             apply(target)
             target.indexer.catch_up()
-            imported(sources[0], target, WHOLE._replace(end=1 << 63))
+            resharded(sources[0], target, WHOLE._replace(end=1 << 63))
             apply(target)
             late = target.last_commit_time
             target.collect(late, b"", 1 << 20)

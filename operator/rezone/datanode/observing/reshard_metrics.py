@@ -1,4 +1,4 @@
-"""Metrics of a re-sharding at a node: what its new partitions import, and which old ones ended."""
+"""Metrics of a re-sharding at a node: what its new partitions pull, and which old ones ended."""
 
 import collections
 import enum
@@ -8,28 +8,28 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from rezone.datanode.node.node import DataNode
-from rezone.wire.messages import ImportProgress
+from rezone.wire.messages import ReshardProgress
 
 
-class ImportPhase(enum.StrEnum):
-    """How far the import of a part is: the range that an old and a new partition share."""
+class ReshardPhase(enum.StrEnum):
+    """How far the reshard stream of a part is: the range that an old and a new partition share."""
 
-    FILLING = "Filling"  # rows that were there before are still to come
-    FOLLOWING = "Following"  # it has them, and imports what is written since
-    SERVING = "Serving"  # the old partition's seal is imported: the new one serves it
+    BACKFILLING = "Backfilling"  # rows that were there before are still to come
+    FOLLOWING = "Following"  # it has them, and pulls what is written since
+    SERVING = "Serving"  # the old partition's seal is pulled: the new one serves it
     BROKEN = "Broken"  # the old partition's log does not lead on from where it stands
 
 
-def phase_of(progress: ImportProgress) -> ImportPhase:
-    """Return how far an import is."""
+def phase_of(progress: ReshardProgress) -> ReshardPhase:
+    """Return how far a reshard stream is."""
     if progress.sealed:
-        return ImportPhase.SERVING
+        return ReshardPhase.SERVING
     if progress.broken:
-        return ImportPhase.BROKEN
-    return ImportPhase.FOLLOWING if progress.filled else ImportPhase.FILLING
+        return ReshardPhase.BROKEN
+    return ReshardPhase.FOLLOWING if progress.backfilled else ReshardPhase.BACKFILLING
 
 
-class ImportCollector(Collector):
+class ReshardCollector(Collector):
     """Of the new partitions that this node leads, but for the seals, which are of all replicas."""
 
     def __init__(self, node: DataNode) -> None:
@@ -38,32 +38,32 @@ class ImportCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics' present values."""
         partitions = self._node.partitions()
-        found: list[ImportProgress] = []
+        found: list[ReshardProgress] = []
         for partition in partitions:
-            found += partition.importing.progress()
+            found += partition.reshard_streams.progress()
         phases = collections.Counter(map(phase_of, found))
         parts = GaugeMetricFamily(
             "rezone_data_node_reshard_ranges",
             "Parts of new partitions led here, each with one source, by how far they are.",
             labels=["phase"],
         )
-        for phase in ImportPhase:
+        for phase in ReshardPhase:
             parts.add_metric([phase], phases[phase])
         yield parts
         yield GaugeMetricFamily(
             "rezone_data_node_reshard_lag_rows",
-            "Rows of a source's log not imported yet, of the part that lacks most.",
+            "Rows of a source's log not pulled yet, of the part that lacks most.",
             max((progress.lag_rows or 0 for progress in found), default=0),
         )
         yield GaugeMetricFamily(
             "rezone_data_node_reshard_backfilled_rows",
-            "Row versions that fills have brought to these parts.",
+            "Row versions that backfills have brought to these parts.",
             sum(progress.rows for progress in found),
         )
         yield CounterMetricFamily(
             "rezone_data_node_reshard_fetched_bytes",
-            "Bytes that this node has fetched to fill new partitions.",
-            self._node.imports.fetched_bytes,
+            "Bytes that this node has fetched to backfill new partitions.",
+            self._node.reshard_pulls.fetched_bytes,
         )
         yield GaugeMetricFamily(
             "rezone_data_node_sealed_partitions",

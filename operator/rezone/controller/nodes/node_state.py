@@ -10,7 +10,7 @@ What is heard is never changed but replaced, so decisions may keep looking at wh
 import dataclasses
 from collections.abc import Mapping
 
-from rezone.controller.nodes.news import EVERYTHING, News, has_changed
+from rezone.controller.nodes.report_delta import EVERYTHING, ReportDelta, has_changed
 from rezone.wire.messages import (
     DiskTrouble,
     NodeId,
@@ -22,7 +22,7 @@ from rezone.wire.messages import (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Heard:
+class NodeState:
     """What a data node has said up to `version` of its process's report.
 
     `zone_uid` is empty before it was given a zone. `hears`: the peers it exchanges frames with,
@@ -44,14 +44,16 @@ class Heard:
     replicas: Mapping[PartitionId, ReplicaReport]
 
 
-def request_after(heard: Heard | None, timeout_ms: int) -> ReportRequest:
+def request_after(node_state: NodeState | None, timeout_ms: int) -> ReportRequest:
     """Return the poll of somebody who has heard so much: for what is new, or for all."""
-    if heard is None:
+    if node_state is None:
         return ReportRequest(timeout_ms=timeout_ms)
-    return ReportRequest(seen=heard.version, process_id=heard.process_id, timeout_ms=timeout_ms)
+    return ReportRequest(
+        seen=node_state.version, process_id=node_state.process_id, timeout_ms=timeout_ms
+    )
 
 
-def follows(before: Heard | None, answer: NodeReport) -> bool:
+def follows(before: NodeState | None, answer: NodeReport) -> bool:
     """Return whether a report can be put on top of what was heard before."""
     if answer.since == 0:
         return True
@@ -59,13 +61,13 @@ def follows(before: Heard | None, answer: NodeReport) -> bool:
     return known == (answer.process_id, answer.since)
 
 
-def with_answer(before: Heard | None, answer: NodeReport) -> Heard:
+def with_answer(before: NodeState | None, answer: NodeReport) -> NodeState:
     """Return what is known with a report that `follows`."""
     replicas = dict(before.replicas) if before is not None and answer.since else {}
     replicas.update((each.partition, each) for each in answer.replicas)
     for partition in answer.gone:
         replicas.pop(partition, None)
-    return Heard(
+    return NodeState(
         process_id=answer.process_id,
         zone_uid=answer.zone_uid,
         version=answer.version,
@@ -82,7 +84,7 @@ def with_answer(before: Heard | None, answer: NodeReport) -> Heard:
     )
 
 
-def news_of(before: Heard, after: Heard) -> News | None:
+def delta_of(before: NodeState, after: NodeState) -> ReportDelta | None:
     """Return what is new in what a node says; None when it says the same."""
     if before.process_id != after.process_id or before.zone_uid != after.zone_uid:
         return EVERYTHING
@@ -100,4 +102,4 @@ def news_of(before: Heard, after: Heard) -> News | None:
         return None
     changed = old.keys() ^ new.keys()
     changed |= {p for p in different if p in old and has_changed(old[p], new[p])}
-    return News(frozenset(changed), progress=True)
+    return ReportDelta(frozenset(changed), progress=True)

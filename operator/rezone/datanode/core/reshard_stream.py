@@ -1,11 +1,12 @@
-"""What a new partition imports of one source: what to ask for next, and what is taken.
+"""What a new partition pulls of one source: what to ask for next, and what is taken.
 
-The log of the new partition alone says how far an import is (`ImportPosition`); all else here is of
-one leadership. There are two lanes: the fill brings the rows of before, the change stream what the
-source's log has had since. Each has a bounded number of appends that are not committed yet.
+The log of the new partition alone says how far a reshard stream is (`ReshardPosition`); all else
+here is of one leadership. There are two lanes: the backfill brings the rows of before, the change
+stream what the source's log has had since. Each has a bounded number of appends that are not
+committed yet.
 
 Pure: `step` takes what has happened and what the leader sees, and returns what follows;
-`resharding.importing` sends, appends and reports. Transcripts are in
+`resharding.reshard_streams` sends, appends and reports. Transcripts are in
 `tests/datanode/transcripts/resharding.txt`.
 """
 
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rezone.wire.messages import ImportPosition
+from rezone.wire.messages import ReshardPosition
 
 UNCOMMITTED_MAX: Final = 2
 """How many appends of a lane may wait to be committed: one is on its way while one is fetched."""
@@ -26,10 +27,10 @@ _RETRY_BROKEN_SECONDS: Final = 1.0
 
 
 class Stage(enum.Enum):
-    """How far an import is."""
+    """How far a reshard stream is."""
 
     NOT_BEGUN = "not begun"
-    FILLING = "filling"
+    BACKFILLING = "backfilling"
     FOLLOWING = "following"
     ENDED = "ended"
     """The source is sealed, and all of its rows are in the log here."""
@@ -37,13 +38,13 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sees:
-    """What the leader sees: how far its log has imported the source, and how far it is committed.
+    """What the leader sees: how far its log has pulled the source, and how far it is committed.
 
     `open`: it leads still, and may append; `yields`: a follower's node has clients that come before
     more rows. `kept`: the position of what is applied and committed, None before any.
     """
 
-    position: ImportPosition | None
+    position: ReshardPosition | None
     log_end: int
     committed: int
     open: bool
@@ -52,7 +53,7 @@ class Sees:
     mark_rows: int
 
 
-class FillTurn(NamedTuple):
+class BackfillTurn(NamedTuple):
     """There is time for another request for rows."""
 
 
@@ -64,7 +65,7 @@ class Begun(NamedTuple):
     """The source has said from where its log is to be followed."""
 
 
-class Filled(NamedTuple):
+class Backfilled(NamedTuple):
     """Rows have come that were asked for as those behind `after`; up to `reached`, or the `end`."""
 
     after: bytes
@@ -77,14 +78,14 @@ class Came(NamedTuple):
     """The source's log was read from `offset` to `reached`; `ends`: where its entries end."""
 
     offset: int
-    reached: ImportPosition | None
+    reached: ReshardPosition | None
     ends: tuple[int, ...]
 
 
 class Followed(NamedTuple):
     """What has come is in the log here; `committed` and `time` are the source's by then."""
 
-    reached: ImportPosition | None
+    reached: ReshardPosition | None
     committed: int
     time: int
 
@@ -92,7 +93,7 @@ class Followed(NamedTuple):
 class Appended(NamedTuple):
     """An append of a lane ends there."""
 
-    fills: bool
+    backfills: bool
     end_offset: int
 
 
@@ -102,7 +103,7 @@ class Refused(NamedTuple):
     `leader`: who leads the source instead, and in which epoch; None when that is not why.
     """
 
-    fills: bool
+    backfills: bool
     why: str
     broken: bool
     leader: tuple[int, int] | None = None
@@ -115,7 +116,7 @@ class AskBegin(NamedTuple):
     keep_from: int | None
 
 
-class AskFill(NamedTuple):
+class AskBackfill(NamedTuple):
     """Ask for the next rows; the source must have applied its log up to `applied`."""
 
     leader_epoch: int
@@ -134,13 +135,13 @@ class AskStream(NamedTuple):
 
 
 class AppendBegin(NamedTuple):
-    """Append the position that the import begins with."""
+    """Append the position that the reshard stream begins with."""
 
 
-class AppendFill(NamedTuple):
-    """Append the rows; where the import stands by that."""
+class AppendBackfill(NamedTuple):
+    """Append the rows; where the reshard stream stands by that."""
 
-    position: ImportPosition
+    position: ReshardPosition
 
 
 class AppendStream(NamedTuple):
@@ -149,8 +150,8 @@ class AppendStream(NamedTuple):
     mark: bool
 
 
-Event = FillTurn | StreamTurn | Begun | Filled | Came | Followed | Appended | Refused
-Effect = AskBegin | AskFill | AskStream | AppendBegin | AppendFill | AppendStream
+Event = BackfillTurn | StreamTurn | Begun | Backfilled | Came | Followed | Appended | Refused
+Effect = AskBegin | AskBackfill | AskStream | AppendBegin | AppendBackfill | AppendStream
 
 
 class Lane:
@@ -181,17 +182,17 @@ class Lane:
         self.error, self.broken, self.retry_at = why, broken, retry_at
 
 
-class SourceImport:
-    """The import of one source in one leadership.
+class ReshardStreamState:
+    """The reshard stream of one source in one leadership.
 
     `lag_rows`: by how many rows of the source the change stream is behind, None while that is not
     known; `leader_hint`: the latest epoch of the source that was heard of, and who leads in it.
     """
 
     def __init__(self) -> None:
-        self.fill = Lane()
+        self.backfill = Lane()
         self.stream = Lane()
-        self.reached: ImportPosition | None = None
+        self.reached: ReshardPosition | None = None
         self.lag_rows: int | None = None
         self.leader_hint = (-1, -1)
         self._time = 0
@@ -207,14 +208,14 @@ class SourceImport:
     def step(self, event: Event, sees: Sees, now: float) -> Effect | None:
         """Return what is to be done because of an event; None for nothing."""
         match event:
-            case FillTurn() | StreamTurn():
+            case BackfillTurn() | StreamTurn():
                 return self._ask(event, sees, now)
             case Begun():
-                self.fill.works()
+                self.backfill.works()
                 return AppendBegin() if sees.position is None and sees.open else None
-            case Filled():
-                self.fill.works()
-                return _fill(event, sees)
+            case Backfilled():
+                self.backfill.works()
+                return _backfill(event, sees)
             case Came():
                 return self._come(event, sees)
             case _:
@@ -223,20 +224,22 @@ class SourceImport:
 
     # --- what to ask for -------------------------------------------------------------------------
 
-    def _ask(self, turn: FillTurn | StreamTurn, sees: Sees, now: float) -> Effect | None:
-        lane = self.fill if isinstance(turn, FillTurn) else self.stream
+    def _ask(self, turn: BackfillTurn | StreamTurn, sees: Sees, now: float) -> Effect | None:
+        lane = self.backfill if isinstance(turn, BackfillTurn) else self.stream
         if not sees.open or not lane.may_ask(now, sees.committed):
             return None
-        return self._ask_fill(sees) if isinstance(turn, FillTurn) else self._ask_stream(sees)
+        return (
+            self._ask_backfill(sees) if isinstance(turn, BackfillTurn) else self._ask_stream(sees)
+        )
 
-    def _ask_fill(self, sees: Sees) -> Effect | None:
+    def _ask_backfill(self, sees: Sees) -> Effect | None:
         position, epoch = sees.position, self._epoch(sees)
-        if sees.yields or (position is not None and not position.filling):
+        if sees.yields or (position is not None and not position.backfilling):
             return None
         if position is None:
             return AskBegin(epoch, sees.kept)
         # From there on the log is followed: what the source lacks below comes by nothing.
-        return AskFill(epoch, sees.kept, after=position.filled_to, applied=position.offset)
+        return AskBackfill(epoch, sees.kept, after=position.backfilled_to, applied=position.offset)
 
     def _ask_stream(self, sees: Sees) -> Effect | None:
         position = sees.position
@@ -268,8 +271,8 @@ class SourceImport:
 
     def _note(self, event: Event, sees: Sees, now: float) -> None:
         match event:
-            case Appended(fills, end_offset):
-                (self.fill if fills else self.stream).appended(end_offset)
+            case Appended(backfills, end_offset):
+                (self.backfill if backfills else self.stream).appended(end_offset)
             case Followed():
                 self._follow(event, sees)
             case Refused():
@@ -293,36 +296,41 @@ class SourceImport:
         pause = _RETRY_BROKEN_SECONDS if refused.broken else _RETRY_SECONDS
         if refused.leader is not None and refused.leader > self.leader_hint:
             self.leader_hint, pause = refused.leader, 0.0
-        lane = self.fill if refused.fills else self.stream
+        lane = self.backfill if refused.backfills else self.stream
         lane.fails(refused.why, now + pause, broken=refused.broken)
-        if not refused.fills:
+        if not refused.backfills:
             self.lag_rows = None
 
 
-def _fill(filled: Filled, sees: Sees) -> Effect | None:
+def _backfill(backfilled: Backfilled, sees: Sees) -> Effect | None:
     """Take rows, unless they were asked for in another leadership, or have come already."""
     before = sees.position
-    if before is None or not before.filling or before.filled_to != filled.after or not sees.open:
+    if (
+        before is None
+        or not before.backfilling
+        or before.backfilled_to != backfilled.after
+        or not sees.open
+    ):
         return None
     after = msgspec.structs.replace(
         before,
-        filling=not filled.end,
-        filled_to=filled.reached,
-        rows=before.rows + filled.rows,
+        backfilling=not backfilled.end,
+        backfilled_to=backfilled.reached,
+        rows=before.rows + backfilled.rows,
     )
-    return AppendFill(after)
+    return AppendBackfill(after)
 
 
-def stage_of(position: ImportPosition | None) -> Stage:
-    """Return how far an import is by the log."""
+def stage_of(position: ReshardPosition | None) -> Stage:
+    """Return how far a reshard stream is by the log."""
     if position is None:
         return Stage.NOT_BEGUN
     if position.sealed_at:
-        return Stage.FILLING if position.filling else Stage.ENDED
-    return Stage.FILLING if position.filling else Stage.FOLLOWING
+        return Stage.BACKFILLING if position.backfilling else Stage.ENDED
+    return Stage.BACKFILLING if position.backfilling else Stage.FOLLOWING
 
 
-def is_granted(position: ImportPosition | None, done: int) -> bool:
+def is_granted(position: ReshardPosition | None, done: int) -> bool:
     """Return whether the source's range is served here: all of it is committed and applied.
 
     `done` is up to where both are true of the log here.

@@ -10,8 +10,8 @@ from pyarrow import flight
 from replica_cluster import Client, cluster
 from structlog.testing import capture_logs
 
+from rezone.datanode.scheduling.error_log import SAY_SECONDS, UNEXPECTED, ErrorLog
 from rezone.datanode.scheduling.foreground import Foreground, Requests
-from rezone.datanode.scheduling.mishaps import SAY_SECONDS, UNEXPECTED, Mishaps
 from rezone.datanode.scheduling.requests import Request, Result
 from rezone.datanode.settings import SystemClock
 from rezone.wire import messages
@@ -25,19 +25,19 @@ NOTHING = Request(None, 0.0)
 def test_a_subject_is_told_of_once_in_a_while_and_all_are_counted() -> None:
     """A peer that is refused a thousand times a second would fill the disk with lines."""
     now = [0.0]
-    mishaps = Mishaps("refused", clock=lambda: now[0])
+    error_log = ErrorLog("refused", clock=lambda: now[0])
     with capture_logs() as told:
         for _ in range(1_000):
-            mishaps.note("a")
-        mishaps.note("b")
+            error_log.note("a")
+        error_log.note("b")
         now[0] = SAY_SECONDS
-        mishaps.note("a")
+        error_log.note("a")
     assert [(line["subject"], line["untold"]) for line in told] == [("a", 0), ("b", 0), ("a", 999)]
-    assert mishaps.total == 1_002
+    assert error_log.total == 1_002
     with capture_logs() as told:
         for number in range(10_000):
-            mishaps.note(str(number))
-    assert len(mishaps._said) <= 256, "subjects are chosen by peers"
+            error_log.note(str(number))
+    assert len(error_log._said) <= 256, "subjects are chosen by peers"
 
 
 @pytest.mark.proves("TR-03")
@@ -89,7 +89,7 @@ def test_a_caller_is_told_nothing_of_the_code(
 
 
 def test_requests_end_with_their_connection() -> None:
-    """One that was forgotten would have copies give way to clients that are gone."""
+    """One that was forgotten would have copies are throttled for clients that are gone."""
     foreground = Foreground(SystemClock(), lambda: 80)
     one, other = Requests(foreground), Requests(foreground)
     one.begin()

@@ -1,4 +1,4 @@
-"""What the tests of new partitions' stores share: layouts, imports by hand, and checks."""
+"""What the tests of new partitions' stores share: layouts, reshard streams by hand, and checks."""
 
 import contextlib
 import random
@@ -8,8 +8,8 @@ from pathlib import Path
 from storage_kit import Version, Writer, config, stored_versions
 
 from rezone.storage.log.entry import iter_entries
-from rezone.storage.reshard.imports import RangeEntry, Stand, import_entry
-from rezone.storage.reshard.range_tail import range_entries
+from rezone.storage.reshard.range_changes import range_entries
+from rezone.storage.reshard.reshard_entries import RangeEntry, Stand, reshard_entry
 from rezone.storage.store import PartitionStore
 from rezone.wire.layouts import HashRange, Layout, Overlap
 from rezone.wire.messages import EngineKind, FailoverEntry
@@ -40,7 +40,7 @@ def ranged(store: PartitionStore, hashes: HashRange, since: int = 0) -> list[Ran
     return found
 
 
-def imported(
+def resharded(
     source: PartitionStore,
     target: PartitionStore,
     part: Overlap,
@@ -49,17 +49,17 @@ def imported(
     most: int = 999,
     ahead: int = 1000,
 ) -> int:
-    """Import a part as the target's leader does, as if the source sent it from an offset on.
+    """Pull a part as the target's leader does, as if the source sent it from an offset on.
 
-    The target's clock is `ahead` of its last entry. Return how many entries were not imported
+    The target's clock is `ahead` of its last entry. Return how many entries were not pulled
     before.
     """
     count = 0
     for entry in ranged(source, HashRange(part.start, part.end), since)[:most]:
-        raw = import_entry(
+        raw = reshard_entry(
             part.old,
             entry,
-            target.import_position(part.old),
+            target.reshard_position(part.old),
             Stand(1, target.log_end, target.last_commit_time + ahead),
         )
         if raw is not None:

@@ -20,7 +20,7 @@ SAY_SECONDS = 10.0
 _SUBJECTS_MAX = 256
 
 
-class Mishaps:
+class ErrorLog:
     """One kind of them; `total` is how many there were."""
 
     def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,8 +62,8 @@ class Mishaps:
 
 
 class _Surviving:
-    def __init__(self, mishaps: Mishaps, duty: str) -> None:
-        self._mishaps = mishaps
+    def __init__(self, error_log: ErrorLog, duty: str) -> None:
+        self._error_log = error_log
         self._duty = duty
 
     def __enter__(self) -> Self:
@@ -74,12 +74,12 @@ class _Surviving:
     ) -> bool:
         if kind is None or not issubclass(kind, Exception):
             return False
-        self._mishaps.failed(self._duty)
+        self._error_log.failed(self._duty)
         return True
 
 
-UNEXPECTED = Mishaps("an exception that nobody expects")
+UNEXPECTED = ErrorLog("an exception that nobody expects")
 """Of this process: each is a fault of the product, and one of its threads has gone on."""
 
-REFUSED = Mishaps("refused")
+REFUSED = ErrorLog("refused")
 """Of this process: what callers have asked for that their certificates are not good for."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-Rest = Callable[[], None]
+Throttle = Callable[[], None]
 """Called by a copy between two of its steps, without any lock; returns when it may go on."""
 
 StepBytes = Callable[[int], int]
 """Asked by a copy before a step: how many bytes it may have at present, so many at most."""
 
 
-def no_rest() -> None:
+def unthrottled() -> None:
     """Go on at once."""
 
 

@@ -1,17 +1,18 @@
-"""Import entries: what a partition takes over from the log of a partition of the layout before.
+"""Reshard entries: what a partition takes over from the log of a partition of the layout before.
 
 While a zone is re-sharded, the leader of a new partition appends what the old ones write in its
 range to its own log (docs/decisions/0120): one entry for each source entry with rows in the range.
 Its kind says what the source's was; the producer's batch is the source's, so that a retried write
 is known at the new partition as it was at the old one, and an end of a transaction too.
 The first row is no row but a note: from which source, when the rows were committed there, and where
-the import stood before and stands after. The rows' versions have that commit time; the
+the reshard stream stood before and stands after. The rows' versions have that commit time; the
 entry's own is one of this partition's, and not below it. An entry of a note alone says that the
 source's log had nothing for the range up to there.
 
-What was written before comes in fill entries (docs/decisions/0155): versions with commit times of
-their own, which stand in the note. The first one of a source has no versions, but what the source
-knew at the position from which its log is followed: its producers, and how transactions had ended.
+What was written before comes in backfill entries (docs/decisions/0155): versions with commit times
+of their own, which stand in the note. The first one of a source has no versions, but what the
+source knew at the position from which its log is followed: its producers, and how transactions had
+ended.
 
 Positions change in the same step of the engine as the rows, and an entry that is undone takes its
 position back. So each offset of a source counts once, whoever leads and however often it is sent.
@@ -27,11 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.storage.log.entry import (
-    IMPORT_KINDS,
     NO_BATCH,
     NOTE_KINDS,
     OP_DELETE,
     OP_NOTE,
+    RESHARD_KINDS,
     ROWS_SCHEMA,
     Entry,
     EntryKind,
@@ -40,19 +41,19 @@ from rezone.storage.log.entry import (
     rows_batch,
 )
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
-from rezone.storage.state.producers import FilledProducer, state_in
+from rezone.storage.state.producers import BackfilledProducer, state_in
 from rezone.wire.errors import ConflictError, CorruptionError
-from rezone.wire.messages import ImportPosition, PartitionId, ProducerRecord, TransactionRecord
+from rezone.wire.messages import PartitionId, ProducerRecord, ReshardPosition, TransactionRecord
 
 _PREFIX: Final = b"p"
 _SOURCE_BYTES: Final = 8
 KINDS: Final[Mapping[EntryKind, EntryKind]] = {
-    EntryKind.PLAIN: EntryKind.IMPORT,
-    EntryKind.COMMIT: EntryKind.IMPORTED_COMMIT,
-    EntryKind.ABORT: EntryKind.IMPORTED_ABORT,
-    EntryKind.SEAL: EntryKind.IMPORTED_SEAL,
+    EntryKind.PLAIN: EntryKind.RESHARD,
+    EntryKind.COMMIT: EntryKind.RESHARDED_COMMIT,
+    EntryKind.ABORT: EntryKind.RESHARDED_ABORT,
+    EntryKind.SEAL: EntryKind.RESHARDED_SEAL,
 }
-"""The kind of an import entry by that of the source's entry."""
+"""The kind of a reshard stream entry by that of the source's entry."""
 
 _NO_ROWS: Final = rows_batch([], [], [])
 
@@ -60,7 +61,7 @@ _NO_ROWS: Final = rows_batch([], [], [])
 class RangeEntry(NamedTuple):
     """What an entry of a source's log means for a range of hashes; offsets are the source's.
 
-    `kind` is the source's, never of an import: plain, commit, abort or seal. `branch` is the
+    `kind` is the source's, never of a reshard stream: plain, commit, abort or seal. `branch` is the
     source's branch of history at `end_offset`, `leader_epoch` the epoch of the entry.
     """
 
@@ -75,10 +76,10 @@ class RangeEntry(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """Where an entry comes to stand in the importing log.
+    """Where an entry comes to stand in the target's log.
 
     Its leader's epoch, the log's end and the next commit time; the entry's is that, or the last one
-    of what it imports, if that is later.
+    of what it pulls, if that is later.
     """
 
     leader_epoch: int
@@ -87,33 +88,34 @@ class Stand(NamedTuple):
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """The first row of an import entry; `before` is None for the first one of its source.
+    """The first row of a reshard stream entry; `before` is None for the first one of its source.
 
-    Of a fill alone: `times` are its versions' commit times (unsigned 64-bit, little-endian), the
-    rest is what the source knew at the position where its log begins to be followed.
+    Of a backfill alone: `times` are its versions' commit times (unsigned 64-bit, little-endian),
+    the rest is what the source knew at the position where its log begins to be followed.
     """
 
-    position: ImportPosition
-    before: ImportPosition | None
+    position: ReshardPosition
+    before: ReshardPosition | None
     times: bytes = b""
     producers: tuple[ProducerRecord, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
 
 
-def import_entry(
-    source: PartitionId, entry: RangeEntry, position: ImportPosition | None, stand: Stand
+def reshard_entry(
+    source: PartitionId, entry: RangeEntry, position: ReshardPosition | None, stand: Stand
 ) -> bytes | None:
-    """Return the log entry that imports a source's entry; None when that is imported already.
+    """Return the log entry that pulls a source's entry; None when that is pulled already.
 
-    `position` is where the import of the source stands, None before its first entry. ConflictError
-    when a part of the entry is imported: it is not of the history that the import has followed.
+    `position` is where the reshard stream of the source stands, None before its first entry.
+    ConflictError when a part of the entry is pulled: it is not of the history that the reshard
+    stream has followed.
     """
     if position is not None and entry.end_offset <= position.offset:
         return None
     if position is not None and entry.base_offset < position.offset:
         raise ConflictError(
             f"partition {source} has an entry from {entry.base_offset} to {entry.end_offset}, but "
-            f"is imported up to {position.offset}"
+            f"is pulled up to {position.offset}"
         )
     return _entry(
         _Note(position_after(source, entry, position, stand), position),
@@ -125,11 +127,11 @@ def import_entry(
 
 
 def position_after(
-    source: PartitionId, entry: RangeEntry, position: ImportPosition | None, stand: Stand
-) -> ImportPosition:
-    """Return where the import of a source stands when an entry has come to stand there."""
+    source: PartitionId, entry: RangeEntry, position: ReshardPosition | None, stand: Stand
+) -> ReshardPosition:
+    """Return where the reshard stream of a source stands when an entry has come to stand there."""
     after = msgspec.structs.replace(
-        position or ImportPosition(source, 0, 0, ""),
+        position or ReshardPosition(source, 0, 0, ""),
         offset=entry.end_offset,
         commit_time=entry.commit_time,
         partition_uuid=entry.branch,
@@ -141,12 +143,12 @@ def position_after(
 
 
 def begin_entry(
-    position: ImportPosition,
+    position: ReshardPosition,
     producers: tuple[ProducerRecord, ...],
     transactions: tuple[TransactionRecord, ...],
     stand: Stand,
 ) -> bytes:
-    """Return the entry that begins to import a source, all of whose log is there from a position.
+    """Return the entry that begins to pull a source, all of whose log is there from a position.
 
     `transactions` are the last entries of those that had ended by then. A position of a sealed
     source has nothing to follow: its rows are all that is to come.
@@ -155,11 +157,11 @@ def begin_entry(
         position = msgspec.structs.replace(position, sealed_at=stand.base_offset + 1)
     note = _Note(position, None, producers=producers, transactions=transactions)
     time = max(stand.commit_time, position.commit_time)
-    return _entry(note, _NO_ROWS, stand._replace(commit_time=time), EntryKind.IMPORT_FILL)
+    return _entry(note, _NO_ROWS, stand._replace(commit_time=time), EntryKind.RESHARD_BACKFILL)
 
 
-def fill_entry(
-    versions: pa.RecordBatch, before: ImportPosition, after: ImportPosition, stand: Stand
+def backfill_entry(
+    versions: pa.RecordBatch, before: ReshardPosition, after: ReshardPosition, stand: Stand
 ) -> bytes:
     """Return the entry of the source's next versions, without intents: whole chains, in order.
 
@@ -167,7 +169,7 @@ def fill_entry(
     """
     row_ids, times, flags, values = versions.columns
     known = times.to_numpy()
-    if after.sealed_at and not after.filling:
+    if after.sealed_at and not after.backfilling:
         # The seal came first: all is here only from this entry on.
         end_offset = stand.base_offset + 1 + versions.num_rows
         after = msgspec.structs.replace(after, sealed_at=end_offset)
@@ -176,7 +178,7 @@ def fill_entry(
     rows = pa.RecordBatch.from_arrays([row_ids, flags, values], schema=ROWS_SCHEMA)
     newest = int(known.max()) if len(known) else 0
     stand = stand._replace(commit_time=max(stand.commit_time, newest))
-    return _entry(note, rows, stand, EntryKind.IMPORT_FILL)
+    return _entry(note, rows, stand, EntryKind.RESHARD_BACKFILL)
 
 
 def _entry(
@@ -198,19 +200,19 @@ def _entry(
     )
 
 
-def imported_to(entry: Entry) -> ImportPosition:
-    """Return where the import of a source stands after an import entry."""
+def resharded_to(entry: Entry) -> ReshardPosition:
+    """Return where the reshard stream of a source stands after a reshard stream entry."""
     return _note_of(entry).position
 
 
-def begins_import(entry: Entry) -> bool:
-    """Return whether an import entry is the first one of its source."""
+def begins_reshard(entry: Entry) -> bool:
+    """Return whether a reshard stream entry is the first one of its source."""
     return _note_of(entry).before is None
 
 
-def is_import(entry: Entry) -> bool:
-    """Return whether an entry was imported."""
-    return entry.header.kind in IMPORT_KINDS
+def is_resharded(entry: Entry) -> bool:
+    """Return whether an entry was pulled."""
+    return entry.header.kind in RESHARD_KINDS
 
 
 def rows_of(entry: Entry) -> pa.RecordBatch:
@@ -224,13 +226,13 @@ def _has_note(entry: Entry) -> bool:
 
 
 def version_time(entry: Entry) -> int:
-    """Return the commit time of the versions that an entry makes, which is no fill."""
-    return _note_of(entry).position.commit_time if is_import(entry) else entry.header.commit_time
+    """Return the commit time of the versions that an entry makes, which is no backfill."""
+    return _note_of(entry).position.commit_time if is_resharded(entry) else entry.header.commit_time
 
 
 def version_times(entry: Entry) -> npt.NDArray[np.uint64]:
     """Return the commit time of each version that an entry makes, in the order of its rows."""
-    if entry.header.kind == EntryKind.IMPORT_FILL:
+    if entry.header.kind == EntryKind.RESHARD_BACKFILL:
         return np.frombuffer(_note_of(entry).times, "<u8").astype(np.uint64)
     rows = entry.header.rows - _has_note(entry)
     return np.full(rows, version_time(entry), np.uint64)
@@ -238,7 +240,7 @@ def version_times(entry: Entry) -> npt.NDArray[np.uint64]:
 
 def earliest_time(entry: Entry) -> int:
     """Return the earliest commit time of the versions that an entry makes; its own without any."""
-    if entry.header.kind != EntryKind.IMPORT_FILL:
+    if entry.header.kind != EntryKind.RESHARD_BACKFILL:
         return version_time(entry)
     return int(version_times(entry).min(initial=entry.header.commit_time))
 
@@ -256,21 +258,21 @@ def versions_of(entry: Entry) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=VERSIONS_SCHEMA)
 
 
-def producers_of(entries: Iterable[Entry]) -> list[FilledProducer]:
-    """Return the producers that fills bring along, by the keys of the table of producers.
+def producers_of(entries: Iterable[Entry]) -> list[BackfilledProducer]:
+    """Return the producers that backfills bring along, by the keys of the table of producers.
 
     A producer's batch has the offset here at which it came, and the source's commit time.
     """
     return [
         state_in(msgspec.structs.replace(record, end_offset=entry.header.end_offset))
         for entry in entries
-        if entry.header.kind == EntryKind.IMPORT_FILL
+        if entry.header.kind == EntryKind.RESHARD_BACKFILL
         for record in _note_of(entry).producers
     ]
 
 
 def transactions_of(entry: Entry) -> list[TransactionRecord]:
-    """Return how transactions had ended at the source that a fill begins to import."""
+    """Return how transactions had ended at the source that a backfill begins to pull."""
     offset = entry.header.end_offset
     records = _note_of(entry).transactions
     return [msgspec.structs.replace(record, end_offset=offset) for record in records]
@@ -279,26 +281,26 @@ def transactions_of(entry: Entry) -> list[TransactionRecord]:
 def _note_of(entry: Entry) -> _Note:
     _, ops, values = entry.batch().columns
     if ops[0].as_py() != OP_NOTE:
-        raise CorruptionError(f"the import entry at {entry.header.base_offset} has no note")
+        raise CorruptionError(f"the reshard entry at {entry.header.base_offset} has no note")
     return msgspec.msgpack.decode(values[0].as_py(), type=_Note)
 
 
-class ImportTable:
-    """How far each source is imported: by what is applied, and by the whole log. Caller locks."""
+class ReshardTable:
+    """How far each source is pulled: by what is applied, and by the whole log. Caller locks."""
 
     def __init__(self) -> None:
-        self._applied: dict[PartitionId, ImportPosition] = {}
+        self._applied: dict[PartitionId, ReshardPosition] = {}
         # With the offset after the entry that says so; 0 when the engine does.
-        self._appended: dict[PartitionId, tuple[int, ImportPosition]] = {}
+        self._appended: dict[PartitionId, tuple[int, ReshardPosition]] = {}
         # Whether rows are to come that are older than others here. Asked with every job and ack.
-        self.filling = False
-        # How many rows of fills were appended since this was made.
-        self.filled_rows = 0
+        self.backfilling = False
+        # How many rows of backfills were appended since this was made.
+        self.backfilled_rows = 0
 
     def load(self, state: Mapping[bytes, bytes]) -> None:
         """Take everything from an engine's named state."""
         found = (
-            msgspec.msgpack.decode(content, type=ImportPosition)
+            msgspec.msgpack.decode(content, type=ReshardPosition)
             for name, content in state.items()
             if name.startswith(_PREFIX) and len(name) == len(_PREFIX) + _SOURCE_BYTES
         )
@@ -306,42 +308,42 @@ class ImportTable:
         self.forget_appended()
 
     @property
-    def fills_engine(self) -> bool:
-        """Whether rows of fills have yet to be applied, though all may be in the log."""
-        return any(position.filling for position in self._applied.values())
+    def backfills_engine(self) -> bool:
+        """Whether rows of backfills have yet to be applied, though all may be in the log."""
+        return any(position.backfilling for position in self._applied.values())
 
     @property
     def sources(self) -> int:
-        """From how many sources there are imports."""
+        """From how many sources there are reshard streams."""
         return len(self._appended)
 
-    def get(self, source: PartitionId) -> ImportPosition | None:
-        """Return how far a source is imported, in the log at least; None when not at all."""
+    def get(self, source: PartitionId) -> ReshardPosition | None:
+        """Return how far a source is pulled, in the log at least; None when not at all."""
         known = self._appended.get(source)
         return known[1] if known is not None else None
 
-    def get_applied(self, source: PartitionId) -> ImportPosition | None:
-        """Return how far a source is imported by what is applied; None when not at all."""
+    def get_applied(self, source: PartitionId) -> ReshardPosition | None:
+        """Return how far a source is pulled by what is applied; None when not at all."""
         return self._applied.get(source)
 
     def note(self, entries: Iterable[Entry]) -> None:
         """Take appended entries into account; those that are known change nothing."""
         for entry in entries:
-            if not is_import(entry):
+            if not is_resharded(entry):
                 continue
             position, end = _note_of(entry).position, entry.header.end_offset
             known = self._appended.get(position.source)
             if known is None or known[0] < end:
                 self._appended[position.source] = (end, position)
-                self._note_filling()
-                if entry.header.kind == EntryKind.IMPORT_FILL:
-                    self.filled_rows += entry.header.rows
+                self._note_backfilling()
+                if entry.header.kind == EntryKind.RESHARD_BACKFILL:
+                    self.backfilled_rows += entry.header.rows
 
     def advance(self, entries: Iterable[Entry]) -> dict[bytes, bytes | None]:
         """Return the engine state that must change when these entries are applied."""
         changes: dict[bytes, bytes | None] = {}
         for entry in entries:
-            if is_import(entry):
+            if is_resharded(entry):
                 position = _note_of(entry).position
                 self._applied[position.source] = position
                 changes.update(engine_state([position]))
@@ -352,7 +354,7 @@ class ImportTable:
 
         The last one may not have been applied, and then has no position to be taken back.
         """
-        before: dict[PartitionId, ImportPosition | None] = {}
+        before: dict[PartitionId, ReshardPosition | None] = {}
         for entry in undone:
             note = _note_of(entry)
             before.setdefault(note.position.source, note.before)
@@ -368,17 +370,17 @@ class ImportTable:
     def forget_appended(self) -> None:
         """Forget what was only appended: the log was cut, and its rest will be noted again."""
         self._appended = {source: (0, position) for source, position in self._applied.items()}
-        self._note_filling()
+        self._note_backfilling()
 
-    def _note_filling(self) -> None:
-        self.filling = any(position.filling for _, position in self._appended.values())
+    def _note_backfilling(self) -> None:
+        self.backfilling = any(position.backfilling for _, position in self._appended.values())
 
-    def export(self) -> tuple[ImportPosition, ...]:
+    def export(self) -> tuple[ReshardPosition, ...]:
         """Return the applied positions, as a snapshot's header carries them."""
         return tuple(self._applied[source] for source in sorted(self._applied))
 
 
-def engine_state(positions: Iterable[ImportPosition]) -> dict[bytes, bytes | None]:
+def engine_state(positions: Iterable[ReshardPosition]) -> dict[bytes, bytes | None]:
     """Return the named state that stands for positions."""
     return {_name(p.source): msgspec.msgpack.encode(p) for p in positions}
 

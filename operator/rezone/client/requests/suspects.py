@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from rezone.client.requests.request import Request
 from rezone.wire.messages import PartitionId
 
-DOUBTED_MAX = 256
-"""How many partitions are asked after at once; the others' turn comes with their next doubt."""
+SUSPECTED_MAX = 256
+"""How many partitions are asked after at once; the others' turn comes with their next suspicion."""
 
 
-class Doubts:
+class Suspects:
     """Notes requests whose node says nothing, to anybody: each time `after_seconds` have passed."""
 
     def __init__(self, after_seconds: float) -> None:
@@ -33,10 +33,10 @@ class Doubts:
                 continue
             if node.received != request.frames_seen:
                 request.frames_seen, request.silent_since = node.received, now
-            elif now - request.silent_since >= self._after_seconds * (request.doubts + 1):
-                request.doubts += 1
+            elif now - request.silent_since >= self._after_seconds * (request.suspicions + 1):
+                request.suspicions += 1
                 self._silent_at[node.address] = now
-                if len(self._partitions) < DOUBTED_MAX:
+                if len(self._partitions) < SUSPECTED_MAX:
                     self._partitions.add(request.partition)
 
     def take(self) -> tuple[PartitionId, ...]:
@@ -46,6 +46,6 @@ class Doubts:
         return taken
 
     def silent_last(self, addresses: Sequence[str]) -> list[str]:
-        """Return the addresses, those that were doubted behind the others."""
+        """Return the addresses, those that were suspected behind the others."""
         self._silent_at = {a: self._silent_at[a] for a in addresses if a in self._silent_at}
         return sorted(addresses, key=lambda address: self._silent_at.get(address, float("-inf")))

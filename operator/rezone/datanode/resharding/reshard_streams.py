@@ -1,13 +1,13 @@
-"""What a leader of a new partition does to import its sources (docs/decisions/0120, 0155).
+"""What a leader of a new partition does to pull its sources (docs/decisions/0120, 0155).
 
 A source is a partition of the layout before whose range overlaps. What is next for each is decided
-by `core.source_import`, which is pure; here it is done, and what has come is appended to the
-partition's log; `import_pulls` sends the requests. The log alone says how far an import is: all
-else here is of one leadership and begins again with the next. So what comes late, of a leadership
-before, counts nothing, whoever leads by then.
+by `core.reshard_stream`, which is pure; here it is done, and what has come is appended to the
+partition's log; `reshard_pulls` sends the requests. The log alone says how far a reshard stream is:
+all else here is of one leadership and begins again with the next. So what comes late, of a
+leadership before, counts nothing, whoever leads by then.
 
-Of each source there are two lanes: the fill, and the source's log from the first moment on. Each
-has a bounded number of appends that are not committed yet.
+Of each source there are two lanes: the backfill, and the source's log from the first moment on.
+Each has a bounded number of appends that are not committed yet.
 
 Concurrency: what others call is an `entry`; one request of a lane is under way at a time.
 """
@@ -18,40 +18,40 @@ from typing import Final
 import pyarrow as pa
 
 from rezone.datanode.commit.protocol import Leadership
-from rezone.datanode.core.source_import import (
+from rezone.datanode.core.reshard_stream import (
+    AppendBackfill,
     AppendBegin,
     Appended,
-    AppendFill,
     AppendStream,
+    AskBackfill,
     AskBegin,
-    AskFill,
     AskStream,
+    Backfilled,
+    BackfillTurn,
     Begun,
     Came,
     Effect,
     Event,
-    Filled,
-    FillTurn,
     Followed,
     Lane,
     Refused,
+    ReshardStreamState,
     Sees,
-    SourceImport,
     Stage,
     StreamTurn,
     stage_of,
 )
-from rezone.datanode.resharding.import_source import is_broken
+from rezone.datanode.resharding.reshard_source import is_broken
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import NO_BATCH, ROWS_SCHEMA, EntryKind, ProducerBatch, rows_batch
-from rezone.storage.reshard.imports import (
+from rezone.storage.reshard.reshard_entries import (
     RangeEntry,
     Stand,
+    backfill_entry,
     begin_entry,
-    fill_entry,
-    import_entry,
     position_after,
+    reshard_entry,
 )
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.store import PartitionStore
@@ -59,20 +59,20 @@ from rezone.wire import layouts
 from rezone.wire.errors import NotLeaderError, RezoneError, error_from
 from rezone.wire.layouts import Layout, Overlap
 from rezone.wire.messages import (
-    BeginImport,
-    FilledVersions,
-    FillImport,
-    ImportBegun,
-    ImportedPart,
-    ImportPosition,
-    ImportProgress,
-    ImportTail,
+    BackfillVersions,
+    BeginReshard,
+    CatchUpEntry,
+    CatchUpRange,
     NodeId,
-    TailedPart,
-    TailEntry,
+    RangeCatchUp,
+    ReshardBackfill,
+    ReshardBegun,
+    ReshardPosition,
+    ReshardProgress,
+    ReshardRange,
 )
 
-FILL_WEIGHT: Final = 5.0
+BACKFILL_WEIGHT: Final = 5.0
 """What taking rows in costs clients in all, as a multiple of the processor time of those threads.
 
 The network, the disk, and writing and sorting the engine's files take about three times as much,
@@ -82,36 +82,37 @@ and the rest is by what writers keep in `benchmarks/resharding.py` (decisions 01
 _NO_ROWS: Final = rows_batch([], [], [])
 
 
-class FillWork:
-    """Which part of a replica's work fills it: the rest follows logs, which nobody rests for.
+class BackfillWork:
+    """Which part of a replica's work backfills it: the rest follows logs, which nobody rests for.
 
-    Measured by rows. Were all of it owed, writers that never pause would put the fill off for ever.
+    Measured by rows. Were all of it owed, writers that never pause would put the backfill off for
+    ever.
     """
 
     def __init__(self, store: PartitionStore) -> None:
         self._store = store
-        self._filled = self._rows = 0
+        self._backfilled = self._rows = 0
         self._share = 1.0
 
     def share(self) -> float:
         """Return the part of what came since this was asked before; if nothing came, as before."""
-        filled, rows = self._store.filled_rows, self._store.log_end
+        backfilled, rows = self._store.backfilled_rows, self._store.log_end
         if rows > self._rows:
-            self._share = min(1.0, (filled - self._filled) / (rows - self._rows))
-        self._filled, self._rows = filled, rows
+            self._share = min(1.0, (backfilled - self._backfilled) / (rows - self._rows))
+        self._backfilled, self._rows = backfilled, rows
         return self._share
 
 
-class ImportPart:
-    """The import of one source in one leadership of the partition that imports it."""
+class ReshardStream:
+    """The reshard stream of one source in one leadership of the partition that pulls it."""
 
     def __init__(self, replica: ReplicaState, overlap: Overlap, leadership: Leadership) -> None:
         self.partition = replica
         self.runner = replica.runner
         self.overlap = overlap
         self.leadership = leadership
-        self._core = SourceImport()
-        self.fill, self.tail = self._core.fill, self._core.stream
+        self._core = ReshardStreamState()
+        self.backfill, self.catch_up = self._core.backfill, self._core.stream
         self._told: tuple[object, ...] = ()
 
     @property
@@ -120,9 +121,9 @@ class ImportPart:
         return self.overlap.old
 
     @property
-    def position(self) -> ImportPosition | None:
-        """How far the log has imported it; None before it has begun."""
-        return self.partition.store.import_position(self.source)
+    def position(self) -> ReshardPosition | None:
+        """How far the log has pulled it; None before it has begun."""
+        return self.partition.store.reshard_position(self.source)
 
     @property
     def leader_hint(self) -> tuple[int, NodeId]:
@@ -132,29 +133,29 @@ class ImportPart:
     # --- what to ask for -------------------------------------------------------------------------
 
     @entry
-    def next_fill(self, bytes_max: int) -> BeginImport | FillImport | None:
+    def next_backfill(self, bytes_max: int) -> BeginReshard | ReshardBackfill | None:
         """Return the next request for rows; None when there is none to be made now."""
-        match self._step(FillTurn()):
+        match self._step(BackfillTurn()):
             case AskBegin(epoch, keep_from):
-                return BeginImport(part=self._part(epoch, keep_from))
-            case AskFill(epoch, keep_from, after, applied):
+                return BeginReshard(part=self._part(epoch, keep_from))
+            case AskBackfill(epoch, keep_from, after, applied):
                 part = self._part(epoch, keep_from)
-                return FillImport(part=part, after=after, bytes_max=bytes_max, applied=applied)
+                return ReshardBackfill(part=part, after=after, bytes_max=bytes_max, applied=applied)
             case _:
                 return None
 
     @entry
-    def next_tail(self) -> TailedPart | None:
+    def next_catch_up(self) -> CatchUpRange | None:
         """Return from where to read the source's log on; None when not now."""
         self._tell()
         match self._step(StreamTurn()):
             case AskStream(epoch, keep_from, offset, partition_uuid):
-                return TailedPart(self._part(epoch, keep_from), offset, partition_uuid)
+                return CatchUpRange(self._part(epoch, keep_from), offset, partition_uuid)
             case _:
                 return None
 
     @property
-    def filled(self) -> bool:
+    def backfilled(self) -> bool:
         """Whether all rows that were there before have come."""
         return stage_of(self.position) in {Stage.FOLLOWING, Stage.ENDED}
 
@@ -163,8 +164,8 @@ class ImportPart:
         """Whether the source is sealed, and all of it is here."""
         return stage_of(self.position) is Stage.ENDED
 
-    def _part(self, leader_epoch: int, keep_from: int | None) -> ImportedPart:
-        return ImportedPart(
+    def _part(self, leader_epoch: int, keep_from: int | None) -> ReshardRange:
+        return ReshardRange(
             source=self.source,
             target=self.overlap.new,
             first_hash=self.overlap.start,
@@ -180,15 +181,15 @@ class ImportPart:
         partition = self.partition
         store, committed = partition.store, partition.positions.committed
         # What is not committed may be gone with this leader, and be asked for again by the next.
-        kept = store.applied_import(self.source) if store.applied <= committed else None
+        kept = store.applied_reshard(self.source) if store.applied <= committed else None
         return Sees(
             position=self.position,
             log_end=store.log_end,
             committed=committed,
             open=self._may_append(),
-            yields=partition.clock.monotonic() < partition.fill_after,
+            yields=partition.clock.monotonic() < partition.backfill_after,
             kept=kept.offset if kept is not None else None,
-            mark_rows=partition.settings.import_mark_rows,
+            mark_rows=partition.settings.reshard_mark_rows,
         )
 
     def _may_append(self) -> bool:
@@ -209,49 +210,49 @@ class ImportPart:
     # --- what has come ---------------------------------------------------------------------------
 
     @entry
-    def begun(self, reply: ImportBegun) -> None:
+    def begun(self, reply: ReshardBegun) -> None:
         """Begin with the position that the source has given."""
         if isinstance(self._step(Begun()), AppendBegin):
             begin = begin_entry(reply.position, reply.producers, reply.transactions, self._stand())
-            self._append(begin, fills=True)
+            self._append(begin, backfills=True)
 
-    def filled_with(self, request: FillImport, reply: FilledVersions) -> None:
+    def backfilled_with(self, request: ReshardBackfill, reply: BackfillVersions) -> None:
         """Append the versions that were asked for, unless that was in another leadership."""
         batch = pa.ipc.read_record_batch(pa.py_buffer(reply.versions), VERSIONS_SCHEMA)
-        self._fill(batch, Filled(request.after, reply.reached, batch.num_rows, reply.end))
+        self._backfill(batch, Backfilled(request.after, reply.reached, batch.num_rows, reply.end))
 
     @entry
-    def _fill(self, batch: pa.RecordBatch, filled: Filled) -> None:
+    def _backfill(self, batch: pa.RecordBatch, backfilled: Backfilled) -> None:
         before = self.position
-        match self._step(filled):
-            case AppendFill(after) if before is not None:
-                self._append(fill_entry(batch, before, after, self._stand()), fills=True)
+        match self._step(backfilled):
+            case AppendBackfill(after) if before is not None:
+                self._append(backfill_entry(batch, before, after, self._stand()), backfills=True)
                 self._tell()
 
-    def tailed(self, asked: TailedPart, tail: ImportTail) -> None:
+    def caught_up(self, asked: CatchUpRange, catch_up: RangeCatchUp) -> None:
         """Append what the source's log has, unless it was asked for in another leadership."""
-        if tail.error is not None:
-            self.failed(self.tail, error_from(tail.error))
+        if catch_up.error is not None:
+            self.failed(self.catch_up, error_from(catch_up.error))
             return
-        self._come(asked, tail, [_range_entry(entry) for entry in tail.entries])
+        self._come(asked, catch_up, [_range_entry(entry) for entry in catch_up.entries])
 
     @entry
-    def _come(self, asked: TailedPart, tail: ImportTail, entries: list[RangeEntry]) -> None:
+    def _come(self, asked: CatchUpRange, catch_up: RangeCatchUp, entries: list[RangeEntry]) -> None:
         ends = tuple(each.end_offset for each in entries)
-        match self._step(Came(asked.offset, tail.reached, ends)):
+        match self._step(Came(asked.offset, catch_up.reached, ends)):
             case AppendStream(mark):
-                if mark and tail.reached is not None and self.position is not None:
-                    entries = [_nothing_until(self.position, tail.reached)]
-                self._import(entries)
-                self._step(Followed(tail.reached, tail.committed, tail.time))
+                if mark and catch_up.reached is not None and self.position is not None:
+                    entries = [_nothing_until(self.position, catch_up.reached)]
+                self._append_entries(entries)
+                self._step(Followed(catch_up.reached, catch_up.committed, catch_up.time))
                 self._tell()
 
-    def _import(self, entries: Iterable[RangeEntry]) -> None:
+    def _append_entries(self, entries: Iterable[RangeEntry]) -> None:
         """Append entries; those that the log has already are left out."""
         position, stand = self.position, self._stand()
         raws: list[bytes] = []
         for each in entries:
-            raw = import_entry(self.source, each, position, stand)
+            raw = reshard_entry(self.source, each, position, stand)
             if raw is None:
                 continue
             raws.append(raw)
@@ -260,7 +261,7 @@ class ImportPart:
             time = max(stand.commit_time, each.commit_time)
             stand = Stand(stand.leader_epoch, stand.base_offset + rows, time + 1)
         if raws:
-            self._append(b"".join(raws), fills=False)
+            self._append(b"".join(raws), backfills=False)
 
     def _stand(self) -> Stand:
         partition = self.partition
@@ -272,8 +273,8 @@ class ImportPart:
             ),
         )
 
-    def _append(self, raw: bytes, *, fills: bool) -> None:
-        self._step(Appended(fills, self.partition.append(raw)))
+    def _append(self, raw: bytes, *, backfills: bool) -> None:
+        self._step(Appended(backfills, self.partition.append(raw)))
         self.partition.wake()
 
     @entry
@@ -282,26 +283,26 @@ class ImportPart:
         leader = None
         if isinstance(error, NotLeaderError):
             leader = (int(error.details.get("epoch", -1)), int(error.details.get("leader", -1)))
-        refused = Refused(lane is self.fill, str(error), is_broken(error), leader)
+        refused = Refused(lane is self.backfill, str(error), is_broken(error), leader)
         self._step(refused)
         self._tell()
 
     # --- what is told ----------------------------------------------------------------------------
 
-    def progress(self) -> ImportProgress:
+    def progress(self) -> ReshardProgress:
         """Return how far it is; under the lock."""
         position = self.position
         sealed_at = position.sealed_at if position is not None else 0
-        return ImportProgress(
+        return ReshardProgress(
             source=self.source,
             begun=position is not None,
             rows=position.rows if position is not None else 0,
-            filled=position is not None and not position.filling,
+            backfilled=position is not None and not position.backfilling,
             time=self._core.time(self.partition.positions.committed),
             lag_rows=0 if sealed_at else self._core.lag_rows,
-            broken=self.fill.broken or self.tail.broken,
+            broken=self.backfill.broken or self.catch_up.broken,
             sealed=self.partition.serving.has_source(self.source),
-            error=self.fill.error or self.tail.error,
+            error=self.backfill.error or self.catch_up.error,
         )
 
     def _tell(self) -> None:
@@ -311,13 +312,13 @@ class ImportPart:
         """
         seen = self.progress()
         lag = -1 if seen.lag_rows is None else (seen.lag_rows // 512).bit_length()
-        news = (seen.begun, seen.filled, seen.broken, seen.sealed, seen.error, lag)
+        news = (seen.begun, seen.backfilled, seen.broken, seen.sealed, seen.error, lag)
         if news != self._told:
             self._told = news
             self.partition.touched(at_once=True)
 
 
-def _nothing_until(position: ImportPosition, reached: ImportPosition) -> RangeEntry:
+def _nothing_until(position: ReshardPosition, reached: ReshardPosition) -> RangeEntry:
     """Return an entry that says that the log has had nothing for the range."""
     return RangeEntry(
         rows=_NO_ROWS,
@@ -331,7 +332,7 @@ def _nothing_until(position: ImportPosition, reached: ImportPosition) -> RangeEn
     )
 
 
-def _range_entry(entry: TailEntry) -> RangeEntry:
+def _range_entry(entry: CatchUpEntry) -> RangeEntry:
     rows = pa.ipc.read_record_batch(pa.py_buffer(entry.rows), ROWS_SCHEMA)
     batch = ProducerBatch(
         entry.producer_id,
@@ -353,18 +354,18 @@ def _range_entry(entry: TailEntry) -> RangeEntry:
     )
 
 
-class ImportDuties:
-    """All imports of one partition, while it leads and the zone has a next layout."""
+class ReshardStreams:
+    """All reshard streams of one partition, while it leads and the zone has a next layout."""
 
     def __init__(self, replica: ReplicaState) -> None:
         self._replica = replica
         self.runner = replica.runner
-        self._parts: tuple[ImportPart, ...] = ()
+        self._parts: tuple[ReshardStream, ...] = ()
         self._leadership: Leadership | None = None
         self._layouts: tuple[Layout, Layout] | None = None
 
-    def parts(self) -> tuple[ImportPart, ...]:
-        """Return the parts of the present leadership; none where there is nothing to import."""
+    def parts(self) -> tuple[ReshardStream, ...]:
+        """Return the parts of the present leadership; none where there is nothing to pull."""
         replica = self._replica
         old, new = layouts.layout_of(replica.config), layouts.next_layout_of(replica.config)
         if new is None or replica.partition_id not in new.ids:
@@ -372,20 +373,20 @@ class ImportDuties:
         return self._parts_between(old, new)
 
     @entry
-    def _parts_between(self, old: Layout, new: Layout) -> tuple[ImportPart, ...]:
+    def _parts_between(self, old: Layout, new: Layout) -> tuple[ReshardStream, ...]:
         replica = self._replica
         leadership = None if replica.closed else replica.leadership
         if leadership is not self._leadership or self._layouts != (old, new):
             self._leadership, self._layouts = leadership, (old, new)
             overlaps = layouts.sources_of(replica.partition_id, old, new)
             self._parts = tuple(
-                ImportPart(replica, overlap, leadership)
+                ReshardStream(replica, overlap, leadership)
                 for overlap in overlaps
                 if leadership is not None
             )
         return self._parts
 
     @entry
-    def progress(self) -> tuple[ImportProgress, ...]:
-        """Return how far each import is."""
+    def progress(self) -> tuple[ReshardProgress, ...]:
+        """Return how far each reshard stream is."""
         return tuple(part.progress() for part in self.parts())

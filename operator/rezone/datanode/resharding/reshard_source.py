@@ -1,14 +1,14 @@
-"""What a partition answers to those of the next layout that import it (docs/decisions/0120).
+"""What a partition answers to those of the next layout that pull it (docs/decisions/0120).
 
 Only its leader answers, each request is complete in itself, and nothing but the log is kept for
 who asks: from where the log is to be followed, the next versions of a range, and what the log has
 committed for a range since. One request follows any number of partitions that a node leads, so
-that an importing node has one under way for each other node, however many partitions there are.
+that a pulling node has one under way for each other node, however many partitions there are.
 
-Reading versions gives way to clients as every copy does. Following the log does not: it is
+Reading versions is throttled for clients as every copy does. Following the log does not: it is
 replication, and the cut-over waits for it.
 
-Concurrency: runs in the Flight threads of the calls, or in those of a node that imports from
+Concurrency: runs in the Flight threads of the calls, or in those of a node that pulls from
 itself.
 """
 
@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from rezone.datanode.copying.copies import ROWS_WEIGHT
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.settings import Clock
-from rezone.datanode.state.importers import Bell, Importers, listening
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.reshard_targets import Bell, ReshardTargets, listening
 from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import Entry, EntryHeader, EntryKind, iter_entries
-from rezone.storage.reshard.imports import RangeEntry
-from rezone.storage.reshard.range_fill import range_versions
-from rezone.storage.reshard.range_tail import range_entries
+from rezone.storage.reshard.range_backfill import range_versions
+from rezone.storage.reshard.range_changes import range_entries
+from rezone.storage.reshard.reshard_entries import RangeEntry
 from rezone.storage.state.history import branch_at
 from rezone.wire.errors import (
     ConflictError,
@@ -34,25 +34,25 @@ from rezone.wire.errors import (
 )
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
-    BeginImport,
+    BackfillVersions,
+    BeginReshard,
+    CatchUpEntry,
+    CatchUpRange,
+    CatchUps,
     FailoverEntry,
-    FilledVersions,
-    FillImport,
-    ImportBegun,
-    ImportedPart,
-    ImportPosition,
-    ImportTail,
-    ImportTails,
     PartitionId,
-    TailedPart,
-    TailEntry,
-    TailImports,
+    RangeCatchUp,
+    ReshardBackfill,
+    ReshardBegun,
+    ReshardCatchUp,
+    ReshardPosition,
+    ReshardRange,
 )
 
 CHUNK_BYTES_MAX = 4 << 20
 """The most that one answer has, but for its last row: who asks for more gets this."""
 
-TAIL_PARTS_MAX = 32_768
+CATCH_UP_RANGES_MAX = 32_768
 WAIT_SECONDS_MAX = 5.0
 _READ_BYTES = 1 << 20
 _DOZE_SECONDS = 0.05
@@ -65,26 +65,26 @@ _IS_BROKEN = (ConflictError, SnapshotExpiredError)
 
 
 def is_broken(error: RezoneError) -> bool:
-    """Return whether a source's log does not lead on from where an import stands."""
+    """Return whether a source's log does not lead on from where a reshard stream stands."""
     return isinstance(error, _IS_BROKEN)
 
 
 class _Cursor:
     """Where the log of one part is read on, over the turns of one request."""
 
-    def __init__(self, tailed: TailedPart) -> None:
-        self.part = tailed.part
-        self.offset = tailed.offset
-        self.branch = tailed.partition_uuid
-        self.reached: ImportPosition | None = None
-        self.entries: list[TailEntry] = []
+    def __init__(self, caught_up: CatchUpRange) -> None:
+        self.part = caught_up.part
+        self.offset = caught_up.offset
+        self.branch = caught_up.partition_uuid
+        self.reached: ReshardPosition | None = None
+        self.entries: list[CatchUpEntry] = []
         self.source: ReplicaState | None = None
 
     def read_from(self, source: ReplicaState) -> None:
         """Have the log of this replica read on."""
         self.source = source
 
-    def advance(self, found: list[TailEntry], reached: ImportPosition) -> None:
+    def advance(self, found: list[CatchUpEntry], reached: ReshardPosition) -> None:
         """Take what was found up to a position, and stand there."""
         self.entries += found
         self.reached = reached
@@ -97,7 +97,7 @@ class _Cursor:
 
     @property
     def lacks_much(self) -> bool:
-        """Whether so much is not read yet that it may wait no longer: who imports is to be near."""
+        """Whether so much is not read yet that it may wait no longer: who pulls is to be near."""
         if self.source is None:
             return False
         unread = self.source.positions.committed - self.offset
@@ -109,7 +109,7 @@ class _Cursor:
         return bool(self.entries) and self.entries[-1].kind == EntryKind.SEAL
 
 
-class ImportSource:
+class ReshardSource:
     """The answers of one node; `find` raises UnknownPartitionError, `closed` ends what waits."""
 
     def __init__(
@@ -124,15 +124,15 @@ class ImportSource:
         self._clock = clock
         self._closed = closed
 
-    def begin(self, request: BeginImport) -> ImportBegun:
+    def begin(self, request: BeginReshard) -> ReshardBegun:
         """Say from where the log is to be followed: from where all is committed and applied."""
         partition = self._leading(request.part)
-        begun = partition.store.outgoing.begin_import()
+        begun = partition.store.outgoing.begin_reshard()
         self._require_committed(partition, begun.position.offset)
-        _note_importer(partition, request.part.target, begun.position.offset)
+        _note_target(partition, request.part.target, begun.position.offset)
         return begun
 
-    def fill(self, request: FillImport) -> FilledVersions:
+    def backfill(self, request: ReshardBackfill) -> BackfillVersions:
         """Return the next versions of a part; NotReadyError while not all of them are applied."""
         partition, part = self._leading(request.part), request.part
         leadership = partition.leadership
@@ -144,13 +144,13 @@ class ImportSource:
             request.after,
             min(request.bytes_max, CHUNK_BYTES_MAX),
             step_bytes=steps.step_bytes,
-            rest=steps.rest,
+            throttle=steps.throttle,
         )
         # What was read may not be undone, and not be of rows that were replaced meanwhile.
         if self._leading(part).leadership is not leadership:
             raise NotReadyError(f"partition {part.source} has begun to lead again; retry")
         self._require_committed(partition, partition.store.applied)
-        return FilledVersions(
+        return BackfillVersions(
             versions=found.batch.serialize().to_pybytes(), reached=found.reached, end=found.end
         )
 
@@ -172,31 +172,35 @@ class ImportSource:
                 f"partition {replica.partition_id} has applied rows that may be undone; retry"
             )
 
-    def _leading(self, part: ImportedPart, read_to: int | None = None) -> ReplicaState:
-        """Return the partition if it leads, and knows as much as the importer does."""
+    def _leading(self, part: ReshardRange, read_to: int | None = None) -> ReplicaState:
+        """Return the partition if it leads, and knows as much as the target does."""
         partition = self._find(part.source)
         _require_leading(partition, part, read_to)
         return partition
 
     # --- following logs --------------------------------------------------------------------------
 
-    def tail(self, request: TailImports) -> ImportTails:
+    def catch_up(self, request: ReshardCatchUp) -> CatchUps:
         """Return what is committed, once something is for one of the parts, or time is over.
 
         What is found waits for more, but not a seal: each answer is an append at each part.
         """
         now = self._clock.monotonic()
         until = now + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
-        cursors = [_Cursor(tailed) for tailed in request.parts[:TAIL_PARTS_MAX]]
+        cursors = [_Cursor(caught_up) for caught_up in request.parts[:CATCH_UP_RANGES_MAX]]
         bell = Bell()
         room = min(request.bytes_max, CHUNK_BYTES_MAX)
         with listening(self._partitions_of(cursors), bell):
             while True:
                 bell.clear()
-                tails = self._tails(cursors, room)
+                catch_ups = self._catch_ups(cursors, room)
                 now = self._clock.monotonic()
-                if until <= now or self._is_urgent(cursors, tails, room) or self._closed.is_set():
-                    return ImportTails(tails=tuple(tails))
+                if (
+                    until <= now
+                    or self._is_urgent(cursors, catch_ups, room)
+                    or self._closed.is_set()
+                ):
+                    return CatchUps(catch_ups=tuple(catch_ups))
                 if any(cursor.entries for cursor in cursors):
                     self._doze(bell, cursors, min(until, now + request.linger_ms / 1000))
                     until = now  # it is read once more
@@ -212,40 +216,42 @@ class ImportSource:
                 return
 
     @staticmethod
-    def _is_urgent(cursors: list[_Cursor], tails: list[ImportTail], room: int) -> bool:
+    def _is_urgent(cursors: list[_Cursor], catch_ups: list[RangeCatchUp], room: int) -> bool:
         full = sum(cursor.size for cursor in cursors) >= room
-        refused = any(tail.error is not None for tail in tails)
+        refused = any(catch_up.error is not None for catch_up in catch_ups)
         return full or refused or any(cursor.has_seal for cursor in cursors)
 
-    def _partitions_of(self, cursors: list[_Cursor]) -> Iterator[tuple[Importers, threading.RLock]]:
+    def _partitions_of(
+        self, cursors: list[_Cursor]
+    ) -> Iterator[tuple[ReshardTargets, threading.RLock]]:
         for source in {cursor.part.source for cursor in cursors}:
             try:
                 partition = self._find(source)
             except RezoneError:
-                continue  # its tail says so
-            yield partition.importers, partition.lock
+                continue  # its answer says so
+            yield partition.reshard_targets, partition.lock
 
-    def _tails(self, cursors: list[_Cursor], room: int) -> list[ImportTail]:
+    def _catch_ups(self, cursors: list[_Cursor], room: int) -> list[RangeCatchUp]:
         """Read on for each part in turn, for all together about `room` bytes."""
-        tails: list[ImportTail] = []
+        catch_ups: list[RangeCatchUp] = []
         room -= sum(cursor.size for cursor in cursors)
         for cursor in cursors:
             found = cursor.size
             try:
-                tail = self._tail(cursor, room)
+                catch_up = self._catch_up(cursor, room)
             except RezoneError as error:
-                tail = ImportTail(error=error.info())
+                catch_up = RangeCatchUp(error=error.info())
             room -= cursor.size - found
-            tails.append(tail)
-        return tails
+            catch_ups.append(catch_up)
+        return catch_ups
 
-    def _tail(self, cursor: _Cursor, room: int) -> ImportTail:
+    def _catch_up(self, cursor: _Cursor, room: int) -> RangeCatchUp:
         partition = self._leading(cursor.part, cursor.offset)
         cursor.read_from(partition)
         time, committed, failover_log = _standing(partition)
         if cursor.offset > committed or branch_at(failover_log, cursor.offset) != cursor.branch:
             raise ConflictError(
-                f"partition {cursor.part.source} has another history than was imported up to "
+                f"partition {cursor.part.source} has another history than was pulled up to "
                 f"{cursor.offset}"
             )
         for _ in range(_READS_MAX):
@@ -253,7 +259,7 @@ class ImportSource:
                 break
             found = self._read_on(partition, cursor, committed, failover_log)
             room -= sum(len(entry.rows) for entry in found)
-        return ImportTail(
+        return RangeCatchUp(
             entries=tuple(cursor.entries), reached=cursor.reached, committed=committed, time=time
         )
 
@@ -263,7 +269,7 @@ class ImportSource:
         cursor: _Cursor,
         committed: int,
         failover_log: tuple[FailoverEntry, ...],
-    ) -> list[TailEntry]:
+    ) -> list[CatchUpEntry]:
         """Return what the next committed entries mean for the part; the cursor is behind them."""
         raw = replica.store.read(cursor.offset, _READ_BYTES)
         whole = [entry for entry in iter_entries(raw) if entry.header.end_offset <= committed]
@@ -276,7 +282,7 @@ class ImportSource:
 
 
 @entry
-def _require_leading(replica: ReplicaState, part: ImportedPart, read_to: int | None) -> None:
+def _require_leading(replica: ReplicaState, part: ReshardRange, read_to: int | None) -> None:
     """Refuse where a replica does not lead, or knows less; note who has asked."""
     state = replica.leadership
     if state is None:
@@ -284,12 +290,12 @@ def _require_leading(replica: ReplicaState, part: ImportedPart, read_to: int | N
     if replica.closed or not state.serving or replica.leader_epoch < part.leader_epoch:
         raise NotReadyError(f"partition {part.source} does not serve yet; retry")
     if part.keep_from is not None:
-        replica.importers.heard(part.target, part.keep_from, read_to)
+        replica.reshard_targets.heard(part.target, part.keep_from, read_to)
 
 
 @entry
-def _note_importer(replica: ReplicaState, target: PartitionId, keep_from: int) -> None:
-    replica.importers.heard(target, keep_from)
+def _note_target(replica: ReplicaState, target: PartitionId, keep_from: int) -> None:
+    replica.reshard_targets.heard(target, keep_from)
 
 
 @entry
@@ -300,15 +306,15 @@ def _standing(replica: ReplicaState) -> tuple[int, int, tuple[FailoverEntry, ...
     return time, replica.positions.committed, replica.store.meta.failover_log
 
 
-def _hashes_of(part: ImportedPart) -> HashRange:
+def _hashes_of(part: ReshardRange) -> HashRange:
     return HashRange(part.first_hash, part.last_hash + 1)
 
 
 def _position_at(
     source: PartitionId, entry: Entry, failover_log: tuple[FailoverEntry, ...]
-) -> ImportPosition:
+) -> ReshardPosition:
     header: EntryHeader = entry.header
-    return ImportPosition(
+    return ReshardPosition(
         source=source,
         offset=header.end_offset,
         commit_time=header.commit_time,
@@ -317,7 +323,7 @@ def _position_at(
     )
 
 
-def _sent(entry: RangeEntry) -> TailEntry:
+def _sent(entry: RangeEntry) -> CatchUpEntry:
     rows = entry.rows.serialize().to_pybytes()
     kind = int(entry.kind)
-    return TailEntry(rows, kind, *entry.batch, *entry[3:])
+    return CatchUpEntry(rows, kind, *entry.batch, *entry[3:])

@@ -1,8 +1,8 @@
-"""A copied partition is filled meanwhile, as a new one is from those of the layout before.
+"""A copied partition is backfilled meanwhile, as a new one is from those of the layout before.
 
 What comes are versions older than all that is there: whoever sends a snapshot saves the rows that
 they change ahead of its scan, and sends these early (SS-03). One source after the other is made up
-here; asking for its rows and taking them in is the real `ImportPart`.
+here; asking for its rows and taking them in is the real `ReshardStream`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.resharding.importing import ImportPart
+from rezone.datanode.resharding.reshard_streams import ReshardStream
 from rezone.storage.engines.base import (
     FLAG_TOMBSTONE,
     FLAG_VALUE,
@@ -23,12 +23,12 @@ from rezone.storage.engines.base import (
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA, columns_of, versions_batch
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import (
-    BeginImport,
-    FilledVersions,
-    FillImport,
-    ImportBegun,
-    ImportPosition,
+    BackfillVersions,
+    BeginReshard,
     PartitionId,
+    ReshardBackfill,
+    ReshardBegun,
+    ReshardPosition,
 )
 from simulation.loop import START
 from simulation.received import Versions
@@ -41,13 +41,13 @@ CHUNK_CHANCE = 0.15
 DELETE_CHANCE = 0.2
 FIRST_TIME = int((START.timestamp() - 60) * 1e6)
 SOURCE_TIMES = 1_000
-FILLED_BEFORE = FIRST_TIME + SOURCES_MAX * SOURCE_TIMES
+BACKFILLED_BEFORE = FIRST_TIME + SOURCES_MAX * SOURCE_TIMES
 """So many commit times each source has for itself; all else is written after the last of them."""
 
 _KEYSPACE = 1 << 64
 
 
-class Fills:
+class Backfills:
     """The sources of one partition, and who of its leaders takes their rows in."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Fills:
         sources = range(FIRST_SOURCE, FIRST_SOURCE + rng.randint(1, SOURCES_MAX))
         self._overlaps = [Overlap(0, _KEYSPACE, source, partition) for source in sources]
         self._content = {source: self._made_up(source, value_of) for source in sources}
-        self._part: ImportPart | None = None
+        self._part: ReshardStream | None = None
 
     def _made_up(self, source: PartitionId, value_of: Callable[[bytes], bytes]) -> Versions:
         found: Versions = {}
@@ -80,8 +80,8 @@ class Fills:
 
     def are_over(self, leader: Replica) -> bool:
         """Whether all rows of all sources have come."""
-        positions = [leader.store.import_position(overlap.old) for overlap in self._overlaps]
-        return all(position is not None and not position.filling for position in positions)
+        positions = [leader.store.reshard_position(overlap.old) for overlap in self._overlaps]
+        return all(position is not None and not position.backfilling for position in positions)
 
     def check(self, replica: Replica, here: Versions) -> None:
         """Assert that a replica has all of them, where nothing is ever collected."""
@@ -95,47 +95,47 @@ class Fills:
         From then on until all is here nothing is collected: it may cover what has yet to come.
         """
         for overlap in self._overlaps:
-            if leader.store.import_position(overlap.old) is None:
+            if leader.store.reshard_position(overlap.old) is None:
                 part = self._part_of(leader, overlap)
-                if part is not None and isinstance(part.next_fill(0), BeginImport):
-                    start = ImportPosition(part.source, 0, 0, "", filling=True)
-                    part.begun(ImportBegun(position=start, producers=(), transactions=()))
+                if part is not None and isinstance(part.next_backfill(0), BeginReshard):
+                    start = ReshardPosition(part.source, 0, 0, "", backfilling=True)
+                    part.begun(ReshardBegun(position=start, producers=(), transactions=()))
                 return False
         return True
 
     def step(self, leader: Replica) -> None:
         """Have a leader ask for what comes next of the first source that is not over."""
         for overlap in self._overlaps:
-            position = leader.store.import_position(overlap.old)
-            if position is not None and position.filling:
+            position = leader.store.reshard_position(overlap.old)
+            if position is not None and position.backfilling:
                 part = self._part_of(leader, overlap)
                 if part is not None and self._rng.random() < CHUNK_CHANCE:
-                    self._fill(part)
+                    self._backfill(part)
                 return
 
-    def _fill(self, part: ImportPart) -> None:
-        request = part.next_fill(0)
-        if isinstance(request, FillImport):
-            part.filled_with(request, self._chunk(part.source, request.after))
-            self._counts["filled"] += 1
+    def _backfill(self, part: ReshardStream) -> None:
+        request = part.next_backfill(0)
+        if isinstance(request, ReshardBackfill):
+            part.backfilled_with(request, self._chunk(part.source, request.after))
+            self._counts["backfilled"] += 1
 
-    def _part_of(self, leader: Replica, overlap: Overlap) -> ImportPart | None:
-        """Return the import of a source in the leadership of the day."""
+    def _part_of(self, leader: Replica, overlap: Overlap) -> ReshardStream | None:
+        """Return the reshard stream of a source in the leadership of the day."""
         leadership, part = leader.leadership, self._part
         if leadership is None:
             return None
         if part is None or (part.overlap, part.leadership) != (overlap, leadership):
-            part = self._part = ImportPart(leader, overlap, leadership)
+            part = self._part = ReshardStream(leader, overlap, leadership)
         return part
 
-    def _chunk(self, source: PartitionId, after: bytes) -> FilledVersions:
+    def _chunk(self, source: PartitionId, after: bytes) -> BackfillVersions:
         content = sorted(self._content[source].items())
         left = sorted({key[:-TIME_BYTES] for key, _ in content if key[:-TIME_BYTES] > after})
         rows = left[: self._rng.randint(1, ROWS_PER_CHUNK_MAX)]
         pairs = [pair for pair in content if pair[0][:-TIME_BYTES] in rows]
         keys, values = [key for key, _ in pairs], [value for _, value in pairs]
         batch = versions_batch(columns_of(keys, values)) if pairs else VERSIONS_SCHEMA.empty_table()
-        return FilledVersions(
+        return BackfillVersions(
             versions=batch.serialize().to_pybytes(),
             reached=rows[-1] if rows else after,
             end=rows == left,

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 
-class _Lent(threading.local):
+class _InlineSends(threading.local):
     """What the present thread has noted, and in how many scopes it is."""
 
     def __init__(self) -> None:
@@ -41,19 +41,19 @@ class _Lent(threading.local):
                 send()
 
 
-_lent = _Lent()
+_inline_sends = _InlineSends()
 
 
 def scope() -> contextlib.AbstractContextManager[None]:
     """Send at the end what is noted until then; a scope in another one leaves that to it."""
-    return _lent.scope()
+    return _inline_sends.scope()
 
 
 def note(send: Callable[[], None]) -> bool:
     """Have something sent by this thread; whether it will, which it does not without a scope."""
-    return _lent.note(send)
+    return _inline_sends.note(send)
 
 
 def send_now() -> None:
     """Send what was noted; the calling thread holds no lock."""
-    _lent.send()
+    _inline_sends.send()

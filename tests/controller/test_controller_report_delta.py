@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from rezone.controller.coordination.coordinator import PROGRESS_SECONDS, Coordinator
-from rezone.controller.nodes.heard import Heard, news_of, with_answer
-from rezone.controller.nodes.news import EVERYTHING, News
+from rezone.controller.nodes.node_state import NodeState, delta_of, with_answer
+from rezone.controller.nodes.report_delta import EVERYTHING, ReportDelta
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey, owning_tasks
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.wire.messages import CopyProgress, NodeReport, ReplicaReport, Role
@@ -38,7 +38,7 @@ def replica(partition: int, **changes: Any) -> ReplicaReport:
     return msgspec.structs.replace(base, **changes)
 
 
-def report(*replicas: ReplicaReport, process_id: str = "p", version: int = 1) -> Heard:
+def report(*replicas: ReplicaReport, process_id: str = "p", version: int = 1) -> NodeState:
     """Return what was heard of a node."""
     whole = NodeReport(
         node=0,
@@ -56,7 +56,7 @@ BEFORE = report(replica(0), replica(1))
 
 def test_the_same_report_is_no_news() -> None:
     """Each answered poll would cost the API server a pass."""
-    assert news_of(BEFORE, report(replica(0), replica(1), version=2)) is None
+    assert delta_of(BEFORE, report(replica(0), replica(1), version=2)) is None
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_offsets_are_progress_only(changes: dict[str, Any]) -> None:
     """Every acknowledged write would be looked at by the operator at once."""
     copying = report(replica(0, copy=CopyProgress(rows=1, bytes=1)), replica(1))
     before = copying if "copy" in changes else BEFORE
-    news = news_of(before, report(replica(0, **changes), replica(1)))
-    assert news == News(frozenset(), progress=True)
-    assert not news.urgent
+    delta = delta_of(before, report(replica(0, **changes), replica(1)))
+    assert delta == ReportDelta(frozenset(), progress=True)
+    assert not delta.urgent
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,15 @@ def test_offsets_are_progress_only(changes: dict[str, Any]) -> None:
 )
 def test_a_change_of_state_is_urgent_for_its_partition(changes: dict[str, Any]) -> None:
     """A failed copy or a finished handover would be seen late."""
-    news = news_of(BEFORE, report(replica(0), replica(1, **changes)))
-    assert news == News(frozenset({1}), progress=True)
-    assert news.urgent
+    delta = delta_of(BEFORE, report(replica(0), replica(1, **changes)))
+    assert delta == ReportDelta(frozenset({1}), progress=True)
+    assert delta.urgent
 
 
 def test_replicas_that_come_and_go_and_restarts_are_urgent() -> None:
     """A node that lost its replicas, or its memory, would be believed."""
-    assert news_of(BEFORE, report(replica(0))) == News(frozenset({1}), progress=True)
-    assert news_of(BEFORE, report(replica(0), replica(1), process_id="q")) is EVERYTHING
+    assert delta_of(BEFORE, report(replica(0))) == ReportDelta(frozenset({1}), progress=True)
+    assert delta_of(BEFORE, report(replica(0), replica(1), process_id="q")) is EVERYTHING
 
 
 class Queue:
@@ -117,22 +117,22 @@ class Queue:
 
 
 @pytest.mark.parametrize(
-    ("news", "now", "later"),
+    ("delta", "now", "later"),
     [
         (EVERYTHING, {ZONE.object_key, TASK, MOVE}, set()),
-        (News(frozenset({3}), progress=True), {ZONE.object_key, TASK, MOVE}, set()),
-        (News(frozenset({4}), progress=True), {ZONE.object_key, TASK}, {MOVE}),
-        (News(frozenset(), progress=True), set(), {TASK, MOVE}),
+        (ReportDelta(frozenset({3}), progress=True), {ZONE.object_key, TASK, MOVE}, set()),
+        (ReportDelta(frozenset({4}), progress=True), {ZONE.object_key, TASK}, {MOVE}),
+        (ReportDelta(frozenset(), progress=True), set(), {TASK, MOVE}),
     ],
 )
-async def test_who_is_woken(news: News, now: set[ObjectKey], later: set[ObjectKey]) -> None:
+async def test_who_is_woken(delta: ReportDelta, now: set[ObjectKey], later: set[ObjectKey]) -> None:
     """A busy partition would wake everything, or a migration not hear of its own partition."""
     coordinator = Coordinator(None, CoordinatorSettings(), 1)  # type: ignore[arg-type]
     queue = Queue()
     coordinator.queue = queue  # type: ignore[assignment]
     coordinator.follow(ZONE, TASK, None)
     coordinator.follow(ZONE, MOVE, 3)
-    coordinator.tell(ZONE, news)
+    coordinator.tell(ZONE, delta)
     assert (queue.put_now, queue.put_later) == (now, later)
     coordinator.unfollow(MOVE)
     coordinator.tell(ZONE, EVERYTHING)

@@ -1,4 +1,4 @@
-"""A new partition that begins again on real nodes is filled again, with nothing of before."""
+"""A new partition that begins again on real nodes is backfilled again, with nothing of before."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from replica_cluster import Coordinator, cluster
 from resharding_kit import (
     SMALL,
+    backfill_old,
     create_old,
-    fill_old,
-    imported,
     parts_of,
     progress,
     require_equal,
     reshard,
+    resharded,
     writing,
     zone,
 )
@@ -29,14 +29,14 @@ def begins(c: Coordinator, node: int, partition: int, record: LeaderAndIsr) -> b
 
 
 @pytest.mark.proves("B-08")
-def test_a_target_that_begins_again_is_filled_again(tmp_path: Path) -> None:
-    """Rows of before would stay in it, or its import never begin again."""
+def test_a_target_that_begins_again_is_backfilled_again(tmp_path: Path) -> None:
+    """Rows of before would stay in it, or its reshard stream never begin again."""
     with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
         create_old(c)
-        fill_old(c)
+        backfill_old(c)
         with writing(c) as writer:
             new = reshard(c, 2)
-            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
             target, before = new.ids[0], c.records[new.ids[0]]
             rows = progress(c, parts_of(c)[0]).rows
             again = routes.begin_again(before, before.replicas, before.coordinator_epoch)
@@ -44,8 +44,8 @@ def test_a_target_that_begins_again_is_filled_again(tmp_path: Path) -> None:
             c.records[target] = again
             c.send(target, again)
             c.until("all begin", lambda: all(begins(c, node, target, again) for node in c.nodes))
-            assert not progress(c, parts_of(c)[0]).filled
+            assert not progress(c, parts_of(c)[0]).backfilled
             c.change(target, isr=before.isr)  # the second epoch: it takes entries again
-            c.until_each("filled again", parts_of(c), lambda part: imported(c, part))
+            c.until_each("backfilled again", parts_of(c), lambda part: resharded(c, part))
             assert progress(c, parts_of(c)[0]).rows >= rows
         assert require_equal(c, writer.last_times) == writer.count + 400

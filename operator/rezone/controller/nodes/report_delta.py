@@ -9,11 +9,11 @@ import dataclasses
 import functools
 
 from rezone.wire.layouts import index_of
-from rezone.wire.messages import ImportProgress, PartitionId, ReplicaReport
+from rezone.wire.messages import PartitionId, ReplicaReport, ReshardProgress
 
 
 @dataclasses.dataclass(frozen=True)
-class News:
+class ReportDelta:
     """`partitions` whose state has changed, None for possibly all; `progress`: offsets moved."""
 
     partitions: frozenset[PartitionId] | None
@@ -27,7 +27,7 @@ class News:
     def changes(self, index: int | None) -> bool:
         """Return whether the partition that people call by `index` may have; with None, any.
 
-        Whoever waits for one of the layout to come is woken by the old one's news, too.
+        Whoever waits for one of the layout to come is woken by the old one's delta, too.
         """
         if self.partitions is None or index is None:
             return self.urgent
@@ -38,7 +38,7 @@ class News:
         return frozenset(index_of(partition) for partition in self.partitions or ())
 
 
-EVERYTHING = News(None)
+EVERYTHING = ReportDelta(None)
 
 
 def has_changed(before: ReplicaReport, after: ReplicaReport) -> bool:
@@ -67,11 +67,11 @@ def _state(replica: ReplicaReport) -> tuple[object, ...]:
         None if copy is None else (copy.done, copy.error),
         frozenset(replica.follower_offsets),
         replica.seal,
-        tuple(_import_state(each) for each in replica.imports),
+        tuple(_reshard_state(each) for each in replica.reshard_progress),
     )
 
 
-def _import_state(progress: ImportProgress) -> tuple[object, ...]:
+def _reshard_state(progress: ReshardProgress) -> tuple[object, ...]:
     """Return what a re-sharding decides by, without the rows that go by meanwhile."""
     known = progress.lag_rows is not None
-    return (progress.source, progress.filled, known, progress.broken, progress.sealed)
+    return (progress.source, progress.backfilled, known, progress.broken, progress.sealed)

@@ -15,29 +15,29 @@ from resharding_kit import (
     HeldDisk,
     Writing,
     applying_nothing,
+    backfill_by_hand,
+    backfill_old,
     begin_by_hand,
     create_old,
     digest,
-    fill_by_hand,
-    fill_old,
-    imported,
     in_background,
-    part_to_fill,
+    part_to_backfill,
     parts_of,
     progress,
     require_equal,
     reshard,
+    resharded,
     scan,
     seal,
     writing,
     zone,
 )
 
-from rezone.datanode.core.source_import import UNCOMMITTED_MAX
-from rezone.datanode.resharding.importing import ImportPart
-from rezone.datanode.state.importers import Bell, Importers
+from rezone.datanode.core.reshard_stream import UNCOMMITTED_MAX
+from rezone.datanode.resharding.reshard_streams import ReshardStream
+from rezone.datanode.state.reshard_targets import Bell, ReshardTargets
 from rezone.storage.log.entry import EntryKind, iter_entries
-from rezone.storage.reshard.range_fill import RangeVersions, range_versions
+from rezone.storage.reshard.range_backfill import RangeVersions, range_versions
 from rezone.wire import layouts
 from rezone.wire.codec.keyspace import hash_key
 from rezone.wire.errors import (
@@ -49,16 +49,16 @@ from rezone.wire.errors import (
 )
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import (
-    BeginImport,
+    BackfillVersions,
+    BeginReshard,
+    CatchUpRange,
+    CatchUps,
     DigestReply,
     DigestRequest,
-    FilledVersions,
-    FillImport,
-    ImportBegun,
-    ImportedPart,
-    ImportTails,
-    TailedPart,
-    TailImports,
+    ReshardBackfill,
+    ReshardBegun,
+    ReshardCatchUp,
+    ReshardRange,
 )
 
 
@@ -70,11 +70,11 @@ def test_new_partitions_have_what_old_ones_have_while_these_are_written(
     """Rows would be missing or wrong at the cut-over, of one source or of several."""
     with cluster(tmp_path, 3, config=zone(before), settings=SMALL) as c:
         create_old(c)
-        fill_old(c)
+        backfill_old(c)
         with writing(c) as writer:
             c.until("writes", lambda: writer.written > 20)
             reshard(c, after)
-            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
             written = writer.written
             c.until("more writes", lambda: writer.written > written + 20)
         assert require_equal(c, writer.last_times) == writer.count + 400 * before
@@ -87,19 +87,19 @@ def test_new_partitions_have_what_old_ones_have_while_these_are_written(
 
 @pytest.mark.proves("B-05", "B-08")
 def test_leaders_of_both_sides_change_and_nothing_begins_again(tmp_path: Path) -> None:
-    """An import would be lost with its leader, or follow a source that leads no more."""
+    """A reshard stream would be lost with its leader, or follow a source that leads no more."""
     with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
         create_old(c)
-        fill_old(c, 2_000)
+        backfill_old(c, 2_000)
         with writing(c) as writer:
             new = reshard(c, 2)
             first = parts_of(c)[0]
-            c.until("a fill has begun", lambda: progress(c, first).rows > 0)
+            c.until("a backfill has begun", lambda: progress(c, first).rows > 0)
             c.move(new.ids[0], 0)
             begun = progress(c, first).rows
-            assert begun > 0, "the fill was begun again"
+            assert begun > 0, "the backfill was begun again"
             c.move(0, 1)
-            c.until_each("filled", parts_of(c), lambda part: imported(c, part))
+            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
             c.move(0, 2)
             c.move(new.ids[0], 2)
         assert require_equal(c, writer.last_times) == writer.count + 2_000
@@ -107,26 +107,26 @@ def test_leaders_of_both_sides_change_and_nothing_begins_again(tmp_path: Path) -
 
 @pytest.mark.proves("B-05", "B-08")
 @pytest.mark.parametrize("victim", ["target", "source", "both"])
-def test_nodes_that_are_killed_lose_nothing_of_an_import(
+def test_nodes_that_are_killed_lose_nothing_of_an_reshard(
     tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was filled or followed would be lost or come twice when a process dies."""
+    """What was backfilled or followed would be lost or come twice when a process dies."""
     for name, value in (("CHUNK_BYTES", "2000"), ("POLL_MS", "100"), ("MARK_ROWS", "200")):
-        monkeypatch.setenv(f"REZONE_NODE_IMPORT_{name}", value)
+        monkeypatch.setenv(f"REZONE_NODE_RESHARD_{name}", value)
     arguments = ("--replica-lag-ms-max=400",)
     with cluster(tmp_path, 3, config=zone(1), processes=True, arguments=arguments) as c:
         create_old(c)
-        fill_old(c, 3_000)
+        backfill_old(c, 3_000)
         with writing(c) as writer:
             reshard(c, 2)
             part = parts_of(c)[0]
             target, source = c.records[part.new].leader, c.records[part.old].leader
             assert target != source
             victims = {"target": [target], "source": [source], "both": [target, source]}[victim]
-            c.until("the fill has begun", lambda: progress(c, part).rows > 0)
-            assert not progress(c, part).filled
+            c.until("the backfill has begun", lambda: progress(c, part).rows > 0)
+            assert not progress(c, part).backfilled
             kill_all(c, writer, victims)
-            c.until_each("filled", parts_of(c), lambda each: imported(c, each))
+            c.until_each("backfilled", parts_of(c), lambda each: resharded(c, each))
             kill_all(c, writer, victims)
         c.watch()
         assert require_equal(c, writer.last_times) == writer.count + 3_000
@@ -154,11 +154,11 @@ def test_a_failed_target_is_replaced_and_goes_on_from_its_log(tmp_path: Path) ->
     """A new partition would have to be made again with each leader that it loses."""
     with cluster(tmp_path, 3, config=zone(1), processes=True) as c:
         create_old(c)
-        fill_old(c)
+        backfill_old(c)
         with writing(c) as writer:
             reshard(c, 1)
             (part,) = parts_of(c)
-            c.until("imported", lambda: imported(c, part))
+            c.until("pulled", lambda: resharded(c, part))
             target, source = c.records[part.new].leader, c.records[part.old].leader
             other = 3 - target - source
             kill(c, target)
@@ -171,7 +171,7 @@ def test_a_failed_target_is_replaced_and_goes_on_from_its_log(tmp_path: Path) ->
                 replicas=record.replicas,
             )
             c.watch()
-            c.until("the next leader imports", lambda: imported(c, part))
+            c.until("the next leader pulls", lambda: resharded(c, part))
             c.nodes[target].start()
         assert require_equal(c, writer.last_times) == writer.count + 400
 
@@ -179,40 +179,40 @@ def test_a_failed_target_is_replaced_and_goes_on_from_its_log(tmp_path: Path) ->
 @pytest.mark.proves("B-08")
 def test_what_comes_late_counts_nothing(tmp_path: Path) -> None:
     """An answer to a leader of before would be appended behind what its successor has, or twice."""
-    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
         create_old(c)
-        fill_old(c, 100)
+        backfill_old(c, 100)
         (target,) = reshard(c, 1).ids
-        leader, source = c.replica(1, target), c.node(0).import_source
-        part = part_to_fill(c, leader)
-        begin = part.next_fill(1_000)
-        assert isinstance(begin, BeginImport)
+        leader, source = c.replica(1, target), c.node(0).reshard_source
+        part = part_to_backfill(c, leader)
+        begin = part.next_backfill(1_000)
+        assert isinstance(begin, BeginReshard)
         begun = source.begin(begin)
         part.begun(begun)
         end = leader.store.log_end
         part.begun(begun)
         assert leader.store.log_end == end, "begun twice"
         c.until("it is committed", lambda: leader.positions.committed == end)
-        fill = part.next_fill(1_000)
-        assert isinstance(fill, FillImport)
-        filled = source.fill(fill)
-        part.filled_with(fill, filled)
+        backfill = part.next_backfill(1_000)
+        assert isinstance(backfill, ReshardBackfill)
+        backfilled = source.backfill(backfill)
+        part.backfilled_with(backfill, backfilled)
         rows = progress(c, part.overlap).rows
-        part.filled_with(fill, filled)
-        assert progress(c, part.overlap).rows == rows > 0, "filled twice"
+        part.backfilled_with(backfill, backfilled)
+        assert progress(c, part.overlap).rows == rows > 0, "backfilled twice"
         Client(c).put(0, {b"late": b"1"})
-        c.until("it may ask", lambda: part.next_tail() is not None)
-        asked = part.next_tail()
+        c.until("it may ask", lambda: part.next_catch_up() is not None)
+        asked = part.next_catch_up()
         assert asked is not None
-        (tail,) = source.tail(TailImports(parts=(asked,))).tails
-        assert len(tail.entries) == 1
+        (catch_up,) = source.catch_up(ReshardCatchUp(parts=(asked,))).catch_ups
+        assert len(catch_up.entries) == 1
         c.move(target, 0)
         c.move(target, 1)
         end = leader.store.log_end
-        part.tailed(asked, tail)
+        part.caught_up(asked, catch_up)
         assert leader.store.log_end == end, "appended in another leadership"
-        assert leader.importing.parts()[0] is not part
+        assert leader.reshard_streams.parts()[0] is not part
 
 
 @pytest.mark.proves("B-04", "B-08")
@@ -222,8 +222,8 @@ def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path
         create_old(c)
         (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
-        c.until("imported", lambda: imported(c, part))
-        leader, heard = c.replica(0, target), c.replica(0).importers
+        c.until("pulled", lambda: resharded(c, part))
+        leader, heard = c.replica(0, target), c.replica(0).reshard_targets
         c.until("applied", lambda: leader.store.applied == leader.store.log_end)
         disk = HeldDisk(leader)
         try:
@@ -240,15 +240,15 @@ def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path
 @pytest.mark.proves("B-04", "B-08")
 def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_path: Path) -> None:
     """A right copy would be found to differ: versions come with times long past."""
-    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 1, config=zone(2), settings=idle) as c:
         create_old(c)
         (target,) = reshard(c, 1).ids
         leader = c.replica(0, target)
-        first, second = leader.importing.parts()
-        c.until("it may begin", lambda: first.next_fill(100) is not None)
+        first, second = leader.reshard_streams.parts()
+        c.until("it may begin", lambda: first.next_backfill(100) is not None)
         for part in (first, second):
-            fill_by_hand(c, part)
+            backfill_by_hand(c, part)
         times = [Client(c).put(p, {keys_in(p, 2, 1)[0]: b"1"}).commit_time for p in (0, 1)]
         assert times[0] < times[1]
         follow_by_hand(c, second)
@@ -265,23 +265,23 @@ def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_pat
 
 
 @pytest.mark.proves("B-04", "B-08")
-def test_a_fill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_path: Path) -> None:
+def test_a_backfill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_path: Path) -> None:
     """Rows would be missing: below where the log is followed from, and not in the engine yet."""
-    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 2, config=zone(1), settings=idle) as c:
         create_old(c)
         (target,) = reshard(c, 1).ids
         next_leader = c.replica(1)
         with applying_nothing(next_leader):
-            fill_old(c, 100)
+            backfill_old(c, 100)
             part = begin_by_hand(c, c.replica(1, target))
             c.until("it has heard of all", lambda: next_leader.positions.committed == 100)
             c.change(0, leader=1, leader_epoch=2)
-            request = c.until("it may be filled", lambda: part.next_fill(100_000))
+            request = c.until("it may be backfilled", lambda: part.next_backfill(100_000))
             with pytest.raises(NotReadyError, match="has not applied its log up to 100"):
-                c.node(1).import_source.fill(request)
+                c.node(1).reshard_source.backfill(request)
         c.until("it has applied", lambda: next_leader.store.applied == 100)
-        fill_by_hand(c, part, node=1)
+        backfill_by_hand(c, part, node=1)
         as_of = next_leader.store.applied_time
         there, here = (digest(c, side, part.overlap, as_of) for side in (0, target))
         assert (here.digests, sum(here.rows)) == (there.digests, 100)
@@ -295,10 +295,10 @@ def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
     """
     with cluster(tmp_path, 2, config=zone(1), settings=SMALL) as c:
         create_old(c)
-        fill_old(c, 50)
+        backfill_old(c, 50)
         (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
-        c.until("imported", lambda: imported(c, part))
+        c.until("pulled", lambda: resharded(c, part))
         leader = c.records[target].leader
         request = DigestRequest(
             partition=target, as_of=progress(c, part).time, hashes=(part.start, part.end - 1)
@@ -309,12 +309,12 @@ def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("B-05", "B-08")
-def test_a_source_s_log_is_kept_from_where_an_import_is_committed(tmp_path: Path) -> None:
+def test_a_source_s_log_is_kept_from_where_an_reshard_is_committed(tmp_path: Path) -> None:
     """The next leader of a new partition would ask for what is gone, and begin again."""
-    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
         create_old(c)
-        fill_old(c, 50)
+        backfill_old(c, 50)
         (target,) = reshard(c, 1).ids
         leader = c.replica(0, target)
         part = begin_by_hand(c, leader)
@@ -325,21 +325,21 @@ def test_a_source_s_log_is_kept_from_where_an_import_is_committed(tmp_path: Path
         try:
             Client(c).put(0, {b"b": b"2"})
             follow_by_hand(c, part)
-            asked = part.next_tail()
+            asked = part.next_catch_up()
             assert asked is not None
             assert (asked.part.keep_from, asked.offset) == (51, 52)
         finally:
             disk.let_go()
 
 
-def one_to_fill(c: Coordinator) -> tuple[int, ImportPart, FillImport]:
+def one_to_backfill(c: Coordinator) -> tuple[int, ReshardStream, ReshardBackfill]:
     """Begin a new partition by hand; return it, its part and the first request for rows."""
     create_old(c)
-    fill_old(c, 50)
+    backfill_old(c, 50)
     (target,) = reshard(c, 1).ids
     part = begin_by_hand(c, c.replica(0, target))
-    request = c.until("it may be asked", functools.partial(part.next_fill, 1_000))
-    assert isinstance(request, FillImport)
+    request = c.until("it may be asked", functools.partial(part.next_backfill, 1_000))
+    assert isinstance(request, ReshardBackfill)
     return target, part, request
 
 
@@ -349,20 +349,20 @@ def test_rows_that_were_read_in_another_leadership_are_not_given_out(
 ) -> None:
     """A source that begins to lead again while it reads a range refuses what it has read.
 
-    Rows that the new leadership undoes would be filled in.
+    Rows that the new leadership undoes would be backfilled.
     """
-    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
-        _target, _part, request = one_to_fill(c)
+        _target, _part, request = one_to_backfill(c)
 
         def overtaken(*arguments: Any, **options: Any) -> RangeVersions:
             found = range_versions(*arguments, **options)
             c.change(0, leader_epoch=c.records[0].leader_epoch + 1)
             return found
 
-        monkeypatch.setattr("rezone.datanode.resharding.import_source.range_versions", overtaken)
+        monkeypatch.setattr("rezone.datanode.resharding.reshard_source.range_versions", overtaken)
         with pytest.raises(NotReadyError):
-            c.node(0).import_source.fill(request)
+            c.node(0).reshard_source.backfill(request)
 
 
 @pytest.mark.proves("B-08")
@@ -371,48 +371,50 @@ def test_rows_that_another_leadership_has_asked_for_are_not_appended(tmp_path: P
 
     It would append rows under an epoch that is over.
     """
-    idle = msgspec.structs.replace(SMALL, import_threads=0)
+    idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
-        target, part, request = one_to_fill(c)
-        reply = c.node(0).import_source.fill(request)
+        target, part, request = one_to_backfill(c)
+        reply = c.node(0).reshard_source.backfill(request)
         c.change(target, leader_epoch=c.records[target].leader_epoch + 1)
         leader = c.replica(0, target)
         before = leader.store.log_end
-        part.filled_with(request, reply)
+        part.backfilled_with(request, reply)
         assert leader.store.log_end == before
 
 
-def follow_by_hand(c: Coordinator, part: ImportPart) -> None:
+def follow_by_hand(c: Coordinator, part: ReshardStream) -> None:
     """Append what a source has committed since."""
-    asked = c.until("it may be asked", part.next_tail)
-    (tail,) = c.node(0).import_source.tail(TailImports(parts=(asked,))).tails
-    assert tail.entries
-    part.tailed(asked, tail)
+    asked = c.until("it may be asked", part.next_catch_up)
+    (catch_up,) = c.node(0).reshard_source.catch_up(ReshardCatchUp(parts=(asked,))).catch_ups
+    assert catch_up.entries
+    part.caught_up(asked, catch_up)
 
 
 # --- the source's answers ------------------------------------------------------------------------
 
 
-def whole(source: int = 0, **changes: object) -> ImportedPart:
+def whole(source: int = 0, **changes: object) -> ReshardRange:
     """Return a part that is the whole range."""
     values = {"source": source, "target": 16384, "first_hash": 0, "last_hash": (1 << 64) - 1}
-    return ImportedPart(**(values | changes))  # type: ignore[arg-type]
+    return ReshardRange(**(values | changes))  # type: ignore[arg-type]
 
 
-def begun_behind_one_row(c: Coordinator) -> tuple[Client, TailedPart]:
-    """Write a row to the old partition and begin its import; return from where it goes on."""
+def begun_behind_one_row(c: Coordinator) -> tuple[Client, CatchUpRange]:
+    """Write a row to the old partition and begin to pull it; return from where it goes on."""
     create_old(c)
     client = Client(c)
     client.put(0, {b"a": b"1"})
-    begun: ImportBegun = c.call(0, BeginImport(part=whole()), ImportBegun)
+    begun: ReshardBegun = c.call(0, BeginReshard(part=whole()), ReshardBegun)
     position = begun.position
-    return client, TailedPart(whole(), position.offset, position.partition_uuid)
+    return client, CatchUpRange(whole(), position.offset, position.partition_uuid)
 
 
-def tail_of(c: Coordinator, node: int, tailed: TailedPart, timeout_ms: int = 0) -> ImportTails:
+def catch_up_of(
+    c: Coordinator, node: int, caught_up: CatchUpRange, timeout_ms: int = 0
+) -> CatchUps:
     """Follow one part."""
-    request = TailImports(parts=(tailed,), timeout_ms=timeout_ms)
-    reply: ImportTails = c.call(node, request, ImportTails)
+    request = ReshardCatchUp(parts=(caught_up,), timeout_ms=timeout_ms)
+    reply: CatchUps = c.call(node, request, CatchUps)
     return reply
 
 
@@ -423,13 +425,13 @@ def test_only_a_leader_answers_and_only_what_is_committed(tmp_path: Path) -> Non
         client, at = begun_behind_one_row(c)
         assert at.offset == 1
         for request, reply in (
-            (BeginImport(part=whole()), ImportBegun),
-            (FillImport(part=whole()), FilledVersions),
+            (BeginReshard(part=whole()), ReshardBegun),
+            (ReshardBackfill(part=whole()), BackfillVersions),
         ):
             with pytest.raises(NotLeaderError) as refused:
                 c.call(1, request, reply)
             assert refused.value.details["leader"] == 0
-        (refusal,) = tail_of(c, 1, at).tails
+        (refusal,) = catch_up_of(c, 1, at).catch_ups
         assert refusal.error is not None
         assert refusal.error.code == "NotLeader"
         # Its followers take nothing more: what is written is not committed.
@@ -445,16 +447,16 @@ def test_only_a_leader_answers_and_only_what_is_committed(tmp_path: Path) -> Non
                 patch.setattr(threading, "excepthook", lambda _: None)
                 writer.start()
                 c.until("the row is in the log", lambda: source.store.log_end == 2)
-                (tail,) = tail_of(c, 0, at).tails
-                assert (tail.entries, tail.error, tail.committed) == ((), None, 1)
+                (catch_up,) = catch_up_of(c, 0, at).catch_ups
+                assert (catch_up.entries, catch_up.error, catch_up.committed) == ((), None, 1)
                 for node in (1, 2):
                     c.nodes[node].start()
                     c.wait_up(node)
                 writer.join(20)
         finally:
             assert not any(thread.is_alive() for thread in threads)
-        (tail,) = tail_of(c, 0, at, timeout_ms=5_000).tails
-        assert [entry.end_offset for entry in tail.entries] == [2]
+        (catch_up,) = catch_up_of(c, 0, at, timeout_ms=5_000).catch_ups
+        assert [entry.end_offset for entry in catch_up.entries] == [2]
 
 
 def test_another_history_or_a_trimmed_log_is_told_from_one_that_is_not_known_yet(
@@ -466,30 +468,30 @@ def test_another_history_or_a_trimmed_log_is_told_from_one_that_is_not_known_yet
         client = Client(c)
         client.put(0, {b"a": b"1", b"b": b"1"})
         for offset, branch in ((2, "another"), (7, "another")):
-            (tail,) = tail_of(c, 0, TailedPart(whole(), offset, branch)).tails
-            assert tail.error is not None
-            assert isinstance(error_from(tail.error), ConflictError)
-        (tail,) = tail_of(c, 0, TailedPart(whole(leader_epoch=9), 2, "another")).tails
-        assert tail.error is not None
-        assert isinstance(error_from(tail.error), NotReadyError), "it may be a leader of before"
+            (catch_up,) = catch_up_of(c, 0, CatchUpRange(whole(), offset, branch)).catch_ups
+            assert catch_up.error is not None
+            assert isinstance(error_from(catch_up.error), ConflictError)
+        (catch_up,) = catch_up_of(c, 0, CatchUpRange(whole(leader_epoch=9), 2, "another")).catch_ups
+        assert catch_up.error is not None
+        assert isinstance(error_from(catch_up.error), NotReadyError), "it may be a leader of before"
         source = c.replica(0)
-        at = TailedPart(whole(), 0, "")
-        assert tail_of(c, 0, at).tails[0].entries
+        at = CatchUpRange(whole(), 0, "")
+        assert catch_up_of(c, 0, at).catch_ups[0].entries
         with source.lock:
             source.store._log.restart(2, source.store.last_commit_time, 1)
-        (tail,) = tail_of(c, 0, at).tails
-        assert tail.error is not None
-        assert isinstance(error_from(tail.error), SnapshotExpiredError)
+        (catch_up,) = catch_up_of(c, 0, at).catch_ups
+        assert catch_up.error is not None
+        assert isinstance(error_from(catch_up.error), SnapshotExpiredError)
 
 
 def test_what_has_come_waits_for_more_but_no_seal_does(tmp_path: Path) -> None:
     """Each write would be a sync at each new replica, or the cut-over's gap be as long as that."""
     with cluster(tmp_path, 1, config=zone(1)) as c:
         client, at = begun_behind_one_row(c)
-        request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        request = ReshardCatchUp(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
         source = c.replica(0)
-        waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
-        c.until("it waits", lambda: source.importers.waiting == 1)
+        waiting, answers = in_background(lambda: c.call(0, request, CatchUps))
+        c.until("it waits", lambda: source.reshard_targets.waiting == 1)
         for value in (b"2", b"3"):
             client.put(0, {b"b": value})
         assert waiting.is_alive()
@@ -497,29 +499,29 @@ def test_what_has_come_waits_for_more_but_no_seal_does(tmp_path: Path) -> None:
         waiting.join(4)
         assert not waiting.is_alive()
         (reply,) = answers
-        assert isinstance(reply, ImportTails)
-        assert [entry.kind for entry in reply.tails[0].entries] == [0, 0, EntryKind.SEAL]
+        assert isinstance(reply, CatchUps)
+        assert [entry.kind for entry in reply.catch_ups[0].entries] == [0, 0, EntryKind.SEAL]
 
 
 def test_much_that_has_come_waits_for_nothing(tmp_path: Path) -> None:
-    """Importers of a busy source would be so far behind that its writers are slowed."""
+    """Pullers of a busy source would be so far behind that its writers are slowed."""
     few = msgspec.structs.replace(SMALL, takeover_rows_max=10)
     with cluster(tmp_path, 1, config=zone(1), settings=few) as c:
         client, at = begun_behind_one_row(c)
-        request = TailImports(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
-        waiting, answers = in_background(lambda: c.call(0, request, ImportTails))
-        c.until("it waits", lambda: c.replica(0).importers.waiting == 1)
+        request = ReshardCatchUp(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        waiting, answers = in_background(lambda: c.call(0, request, CatchUps))
+        c.until("it waits", lambda: c.replica(0).reshard_targets.waiting == 1)
         client.put(0, {b"b": b"1"})
         client.put(0, {b"%d" % number: b"1" for number in range(6)})
         waiting.join(4)
         assert not waiting.is_alive()
         (reply,) = answers
-        assert isinstance(reply, ImportTails)
-        assert reply.tails[0].committed == 8
+        assert isinstance(reply, CatchUps)
+        assert reply.catch_ups[0].committed == 8
 
 
 def test_who_dozes_wakes_for_nothing_but_what_is_urgent() -> None:
-    """Each commit would have the log read once more by each importer; or a seal would wait."""
+    """Each commit would have the log read once more by each target; or a seal would wait."""
     bell = Bell()
     bell.ring(urgent=False)
     assert bell.wait(0)
@@ -535,19 +537,19 @@ def test_who_dozes_wakes_for_nothing_but_what_is_urgent() -> None:
 
 
 def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) -> None:
-    """The cut-over's gap would be as long as an importer waits."""
+    """The cut-over's gap would be as long as an target waits."""
     with cluster(tmp_path, 1, config=zone(1)) as c:
         client, at = begun_behind_one_row(c)
         source = c.replica(0)
-        waiting, answers = in_background(lambda: tail_of(c, 0, at, timeout_ms=4_900))
-        c.until("it waits", lambda: source.importers.waiting == 1)
+        waiting, answers = in_background(lambda: catch_up_of(c, 0, at, timeout_ms=4_900))
+        c.until("it waits", lambda: source.reshard_targets.waiting == 1)
         client.put(0, {b"b": b"2"})
         waiting.join(4)
         assert not waiting.is_alive()
         (reply,) = answers
-        assert isinstance(reply, ImportTails)
-        assert reply.tails[0].entries
-        assert source.importers.waiting == 0
+        assert isinstance(reply, CatchUps)
+        assert reply.catch_ups[0].entries
+        assert source.reshard_targets.waiting == 0
 
 
 # --- cutting over --------------------------------------------------------------------------------
@@ -560,10 +562,10 @@ def test_new_partitions_serve_what_was_written_until_the_seal_and_go_on_from_the
     """An acknowledged row would be missing after the cut-over, or one that was deleted be back."""
     with cluster(tmp_path, 3, config=zone(3), settings=SMALL) as c:
         create_old(c)
-        fill_old(c, 200)
+        backfill_old(c, 200)
         with writing(c) as writer:
             new = reshard(c, 2)
-            c.until_each("imported", parts_of(c), lambda part: imported(c, part))
+            c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
         for partition in layouts.layout_of(c.config).ids:
             seal(c, partition)
         c.until_each("sealed", parts_of(c), lambda part: progress(c, part).sealed)
@@ -586,13 +588,13 @@ def keys_in_part(rows: dict[bytes, bytes], layout: Layout, partition: int) -> li
 
 
 @pytest.mark.proves("B-08")
-def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path) -> None:
-    """Rows that were there before would be missing until their fill comes."""
-    slow = msgspec.structs.replace(SMALL, import_chunk_bytes=400)
+def test_a_part_that_is_sealed_before_it_is_backfilled_is_not_served(tmp_path: Path) -> None:
+    """Rows that were there before would be missing until their backfill comes."""
+    slow = msgspec.structs.replace(SMALL, reshard_chunk_bytes=400)
     config = zone(1, copy_bytes_per_second_max=20_000)
     with cluster(tmp_path, 3, config=config, settings=slow) as c:
         create_old(c)
-        fill_old(c, 600)
+        backfill_old(c, 600)
         (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
         c.until("it has begun", lambda: progress(c, part).rows > 0)
@@ -600,7 +602,7 @@ def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path)
         leader = c.replica(c.records[target].leader, target)
 
         def seal_has_come() -> bool:
-            position = leader.store.import_position(0)
+            position = leader.store.reshard_position(0)
             return position is not None and position.sealed_at > 0
 
         c.until("the seal has come", seal_has_come)
@@ -609,7 +611,7 @@ def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path)
             Client(c).put(target, {b"k": b"v"}, retry=False)
         c.config = msgspec.structs.replace(c.config, copy_bytes_per_second_max=0)
         c.configure()
-        c.until("it is filled", lambda: progress(c, part).sealed)
+        c.until("it is backfilled", lambda: progress(c, part).sealed)
         assert len(scan(c, leader.node_id, target)) == 600
 
 
@@ -617,31 +619,31 @@ def test_a_part_that_is_sealed_before_it_is_filled_is_not_served(tmp_path: Path)
 
 
 @pytest.mark.proves("B-03", "B-08")
-def test_any_number_of_imports_takes_a_few_threads_and_all_get_their_turns(tmp_path: Path) -> None:
-    """A node with many new partitions would run out of threads, or fill some and not others."""
+def test_any_number_of_reshards_takes_a_few_threads_and_all_get_their_turns(tmp_path: Path) -> None:
+    """A node with many new partitions would run out of threads, or backfill some and not others."""
     with cluster(tmp_path, 2, config=zone(4), settings=SMALL) as c:
         create_old(c)
-        fill_old(c, 100)
+        backfill_old(c, 100)
         reshard(c, 40)
         most = 0
 
-        def all_imported() -> bool:
+        def all_resharded() -> bool:
             nonlocal most
             most = max(most, len([t for t in threading.enumerate() if "import" in t.name]))
-            return all(imported(c, part) for part in parts_of(c))
+            return all(resharded(c, part) for part in parts_of(c))
 
-        c.until("all are imported", all_imported, seconds=60)
+        c.until("all are pulled", all_resharded, seconds=60)
         assert 0 < most <= 2 * (1 + 2), "one thread looks, and one follows each node"
         assert require_equal(c, {}) == 400
 
 
 @pytest.mark.proves("B-16")
-def test_a_source_keeps_its_log_for_an_importer_and_forgets_one_that_is_gone(
+def test_a_source_keeps_its_log_for_a_target_and_forgets_one_that_is_gone(
     tmp_path: Path,
 ) -> None:
-    """The log would be trimmed away from an import, or be kept for ever for one that is gone."""
+    """The log would be trimmed away from a target, or be kept for ever for one that is gone."""
     clock = FastClock()
-    source = Importers(clock, kept_seconds=60)
+    source = ReshardTargets(clock, kept_seconds=60)
     source.heard(16384, 100)
     source.heard(16385, 200, read_to=250)
     assert sorted(source.claims()) == [100, 200]
@@ -656,8 +658,8 @@ def test_a_source_keeps_its_log_for_an_importer_and_forgets_one_that_is_gone(
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
         Client(c).put(0, {b"a": b"1"})
-        c.call(0, BeginImport(part=whole()), ImportBegun)
-        tail_of(c, 0, TailedPart(whole(keep_from=0), 0, ""))
+        c.call(0, BeginReshard(part=whole()), ReshardBegun)
+        catch_up_of(c, 0, CatchUpRange(whole(keep_from=0), 0, ""))
         partition = c.replica(0)
         with partition.lock:
             assert partition.upkeep._log_needed_from() == 0
@@ -678,44 +680,44 @@ class FastClock:
 
 @pytest.mark.proves("B-08")
 def test_where_a_source_writes_elsewhere_its_log_is_let_go_all_the_same(tmp_path: Path) -> None:
-    """A quiet half of a range would hold all of the log that the other half has filled."""
+    """A quiet half of a range would hold all of the log that the other half has backfilled."""
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
         _, high = reshard(c, 2).ids
         low_part, high_part = parts_of(c)
-        c.until_each("imported", (low_part, high_part), lambda part: imported(c, part))
+        c.until_each("pulled", (low_part, high_part), lambda part: resharded(c, part))
         client, keys = Client(c), keys_in(0, 2, 50)
         for turn in range(10):
             last = client.put(0, dict.fromkeys(keys, b"%d" % turn))
         c.until("it is far on", lambda: position_at(c, high, 0) >= last.end_offset - 250)
         c.until_each(
-            "imported", (low_part, high_part), lambda part: imported(c, part, last.commit_time)
+            "pulled", (low_part, high_part), lambda part: resharded(c, part, last.commit_time)
         )
         assert c.replica(0, high).store.log_end < 20, "a note for each entry that it has no rows of"
         partition = c.replica(0)
-        claims = partition.importers.claims
+        claims = partition.reshard_targets.claims
         c.until("the log may go", lambda: min(claims()) >= last.end_offset - 250)
         assert require_equal(c, {0: last.commit_time}) == 50
 
 
 def position_at(c: Coordinator, target: int, source: int) -> int:
-    """Return up to which offset of a source a target has imported it."""
-    position = c.replica(c.records[target].leader, target).store.import_position(source)
+    """Return up to which offset of a source a target has pulled it."""
+    position = c.replica(c.records[target].leader, target).store.reshard_position(source)
     return position.offset if position is not None else -1
 
 
 @pytest.mark.proves("B-08")
-def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
+def test_reshards_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
     """A follower that hangs would have the new leader's log grow by all that its sources have."""
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
-        fill_old(c, 1_000)
+        backfill_old(c, 1_000)
         (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
-        c.until("the fill has begun", lambda: progress(c, part).rows > 0)
+        c.until("the backfill has begun", lambda: progress(c, part).rows > 0)
         leader = c.replica(0, target)
         disk = HeldDisk(leader)
-        (importing,) = leader.importing.parts()
+        (reshard_streams,) = leader.reshard_streams.parts()
 
         def uncommitted() -> int:
             raw = leader.store.read(leader.positions.committed, 1 << 20)
@@ -723,11 +725,11 @@ def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
 
         def waits() -> bool:
             full = disk.holds and uncommitted() >= UNCOMMITTED_MAX
-            return full and importing.next_fill(1) is None
+            return full and reshard_streams.next_backfill(1) is None
 
         try:
             c.until("it waits", waits)
-            assert not progress(c, part).filled
+            assert not progress(c, part).backfilled
             rows = progress(c, part).rows
             assert uncommitted() <= 2 * UNCOMMITTED_MAX
             assert progress(c, part).rows == rows, "it went on"
@@ -737,20 +739,22 @@ def test_imports_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_imports_end_when_there_is_no_next_layout_any_more(tmp_path: Path) -> None:
+def test_reshards_end_when_there_is_no_next_layout_any_more(tmp_path: Path) -> None:
     """After a cancel nodes would go on to read what nobody will serve."""
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
-        fill_old(c, 50)
+        backfill_old(c, 50)
         (target,) = reshard(c, 1).ids
         (part,) = parts_of(c)
-        c.until("imported", lambda: imported(c, part))
+        c.until("pulled", lambda: resharded(c, part))
         c.config = msgspec.structs.replace(c.config, next_partitions=0)
         c.configure()
-        assert c.report(0, target).imports == ()
+        assert c.report(0, target).reshard_progress == ()
 
         def following() -> list[str]:
-            return [t.name for t in threading.enumerate() if t.name.startswith("imports from")]
+            return [
+                t.name for t in threading.enumerate() if t.name.startswith("reshard streams from")
+            ]
 
         c.until("nobody follows", lambda: not following())
         end = c.replica(0, target).store.log_end
