@@ -14,6 +14,7 @@ from rezone.resources.zone_status import (
     DataNodeStatus,
     MaintenanceState,
     MaintenanceStatus,
+    PlacedAs,
 )
 
 
@@ -158,9 +159,20 @@ def test_a_relabelled_node_waits_as_a_new_one() -> None:
 
     A label that is set in two steps would cost two rebalances.
     """
-    heavier = node(0, lasted=4).model_copy(update={"placed_as": "7@"})
+    heavier = node(0, lasted=4).model_copy(update={"placed_as": PlacedAs(weight=7)})
     found = find_due(OLD, (heavier, *HERE[1:]), SETTINGS, replicas=3, now=NOW)
     assert found == Due(None, frozenset(), 6)
+
+
+def test_a_place_that_was_stored_as_text_is_read() -> None:
+    """Each node of a zone of the version before would count as relabelled: a rebalance."""
+    for stored, found in (
+        ("2@zone-a", PlacedAs(weight=2, failure_domain="zone-a")),
+        ("1@", PlacedAs(weight=1)),
+        ("", None),
+    ):
+        node_before = {"id": 1, "podName": "z-1", "placedAs": stored}
+        assert DataNodeStatus.model_validate(node_before).placed_as == found
 
 
 def test_times_begin_with_the_difference_and_end_with_it() -> None:

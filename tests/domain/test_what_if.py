@@ -35,7 +35,7 @@ def zone_of(rows: Rows, replicas: int, nodes: int, **states: Any) -> Distributio
             "podName": f"z-{n}",
             "state": "Active",
             "failureDomain": f"zone-{n % 2}",
-            "placedAs": f"1@zone-{n % 2}",
+            "placedAs": {"weight": 1, "failureDomain": f"zone-{n % 2}"},
             **states.get(f"n{n}", {}),
         }
         for n in range(nodes)

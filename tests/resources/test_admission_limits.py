@@ -204,7 +204,8 @@ def full_node(number: int) -> Json:
     resting = {"sinceTime": now, "untilTime": now, "state": "Waiting", "waitingFor": "another"}
     return {
         "id": number,
-        **dict.fromkeys(("podName", "nodeName", "address", "failureDomain", "placedAs"), "x"),
+        **dict.fromkeys(("podName", "nodeName", "address", "failureDomain"), "x"),
+        "placedAs": {"weight": 2, "failureDomain": "x"},
         "weight": 2,
         "triggerTime": now,
         "state": "Active",

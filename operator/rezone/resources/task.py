@@ -3,7 +3,7 @@
 import enum
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rezone.resources.machine_status import MachineStatus, SparkWatch
 from rezone.resources.meta import Column as PrinterColumn
@@ -24,7 +24,7 @@ SAMPLES_MAX = 8
 PARTITION_GAPS_MAX = 64
 RANGES_MAX = 1000
 """How many ranges of partitions a plan's reasons name in all: about 30 KiB of the status."""
-HANDOVERS_LENGTH_MAX = 1 << 15  # 1,024 partitions with epochs of 25 digits
+HANDOVERS_MAX = 1024
 
 
 class TaskType(enum.StrEnum):
@@ -237,6 +237,13 @@ class WriteUnavailability(Model):
     ] = Field(default=(), description="The partitions with the longest, at most 64.")
 
 
+class Handover(Model):
+    """A partition whose leader is moving without a migration."""
+
+    partition: Count = Field(description="The partition.")
+    leader_epoch: Count = Field(description="The leader epoch that it had before.")
+
+
 class TaskProgress(Model):
     """How far a task is."""
 
@@ -295,11 +302,23 @@ class RebalanceTaskStatus(MachineStatus):
         default=None,
         description="What its leader transfers have cost those who write; set at the end.",
     )
-    handovers: Annotated[str, Field(max_length=HANDOVERS_LENGTH_MAX)] = Field(
-        default="",
+    handovers: Annotated[
+        tuple[Handover, ...],
+        Field(max_length=HANDOVERS_MAX, json_schema_extra={"x-list-map-keys": ["partition"]}),
+    ] = Field(
+        default=(),
         description="The partitions whose leaders are moving without a migration, each with the "
-        'leader epoch it had: "17@4 18@4".',
+        "leader epoch it had.",
     )
+
+    @field_validator("handovers", mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        """Read what was stored before this was a list: "17@4 18@4"."""
+        if not isinstance(value, str):
+            return value
+        pairs = (each.split("@") for each in value.split())
+        return tuple({"partition": partition, "leaderEpoch": epoch} for partition, epoch in pairs)
 
 
 class RebalanceTask(CustomObject[RebalanceTaskSpec, RebalanceTaskStatus]):

@@ -3,7 +3,7 @@
 import enum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rezone.resources.conditions import ConditionedStatus
 from rezone.resources.machine_status import SparkCopies
@@ -41,6 +41,13 @@ class MaintenanceStatus(Model):
     waiting_for: ShortText = Field(default="", description="Why it has not begun.")
 
 
+class PlacedAs(Model):
+    """What an assignment took a data node for."""
+
+    weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = Field(description="Its weight by then.")
+    failure_domain: ShortText = Field(default="", description="Its failure domain by then.")
+
+
 class DataNodeStatus(Model):
     """One data node: its id, pod and place."""
 
@@ -53,9 +60,9 @@ class DataNodeStatus(Model):
         default=1,
         description="The value of weightKey.",
     )
-    placed_as: ShortText = Field(
-        default="",
-        description="What the newest assignment took it for, as weight@failureDomain.",
+    placed_as: PlacedAs | None = Field(
+        default=None,
+        description="What the newest assignment took it for; absent before the first.",
     )
     trigger_time: Time | None = Field(
         default=None,
@@ -67,6 +74,15 @@ class DataNodeStatus(Model):
         default=DataNodeState.STARTING,
         description="Where it is in its life.",
     )
+
+    @field_validator("placed_as", mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        """Read what was stored before this was an object: "1@zone-a", or "" for none."""
+        if not isinstance(value, str):
+            return value
+        weight, _, domain = value.partition("@")
+        return {"weight": weight, "failureDomain": domain} if value else None
 
 
 class Assignment(Model):

@@ -51,7 +51,7 @@ def cancel(run: TaskRun) -> bool:
         ended = ended_topology(run) if has_begun(run) and run.fits_routes else None
         run.act(ClearPending(revision=revision, ended=ended))
         return run.wait("Writing: the zone's keys are being cleared", seconds=WAKE_SOON_SECONDS)
-    run.update(handovers="")
+    run.update(handovers=())
     why = run.status.last_error.message if run.status.last_error else "cancelled"
     why = f"{why}; {ends(run)}"
     if left:

@@ -184,7 +184,7 @@ def switching(run: TaskRun) -> bool:
         return False
     found = run.survey
     if found.done == found.partitions:
-        run.update(handovers="")
+        run.update(handovers=())
         return run.go("all switched")
     if found.needed:
         return run.go("copy lost", message=found.reasons.text())

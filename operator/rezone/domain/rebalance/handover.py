@@ -12,8 +12,6 @@ not that leader was rolled back or failed over: a RegionMigration tries again, w
 attempts, and ends the batch's part when it exists. So a batch needs no memory beside the status.
 """
 
-from collections.abc import Mapping
-
 from rezone.domain.machines.migration_table import is_under_way
 from rezone.domain.model.changes import change_of
 from rezone.domain.model.world import ChangeRoutes, RequestTakeover, RouteChange
@@ -21,27 +19,17 @@ from rezone.domain.observed.leader_transfer import LeaderTransfer, authorization
 from rezone.domain.observed.readiness import is_close, was_copied
 from rezone.domain.rebalance.run import TaskRun
 from rezone.domain.rebalance.survey import Wait
+from rezone.resources.task import Handover
 from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
-
-
-def parse(text: str) -> dict[PartitionId, int]:
-    """Return the leader epochs of a batch by partition; `text` is "17@4 18@4"."""
-    pairs = (each.split("@") for each in text.split())
-    return {int(partition): int(epoch) for partition, epoch in pairs}
-
-
-def compact(batch: Mapping[PartitionId, int]) -> str:
-    """Return the text of a batch, in the order of partitions."""
-    return " ".join(f"{partition}@{batch[partition]}" for partition in sorted(batch))
 
 
 def under_way(run: TaskRun) -> list[PartitionId]:
     """Return the partitions of the batch whose takeover is authorized: they may move just now."""
     found = []
-    for partition, epoch in parse(run.status.handovers).items():
-        record = run.view.routes[partition]
-        if record.leader_epoch == epoch and record.next_leader is not None:
-            found.append(partition)
+    for handover in run.status.handovers:
+        record = run.view.routes[handover.partition]
+        if record.leader_epoch == handover.leader_epoch and record.next_leader is not None:
+            found.append(handover.partition)
     return found
 
 
@@ -51,9 +39,9 @@ class Batch:
     def __init__(self, run: TaskRun) -> None:
         self._run = run
         self._epochs = {
-            partition: epoch
-            for partition, epoch in parse(run.status.handovers).items()
-            if not self._is_over(partition)
+            each.partition: each.leader_epoch
+            for each in run.status.handovers
+            if not self._is_over(each.partition)
         }
         self._changes: list[RouteChange] = []
         self._calls: list[RequestTakeover] = []
@@ -82,7 +70,11 @@ class Batch:
 
     def settle(self) -> None:
         """Put the batch into the status, which is written before the records are changed."""
-        self._run.update(handovers=compact(self._epochs))
+        batch = (
+            Handover(partition=partition, leader_epoch=epoch)
+            for partition, epoch in sorted(self._epochs.items())
+        )
+        self._run.update(handovers=tuple(batch))
         if self._changes:
             self._run.act(ChangeRoutes(changes=tuple(self._changes)), *self._calls)
 

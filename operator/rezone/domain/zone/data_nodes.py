@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from rezone.domain.observed import maintenance
 from rezone.domain.planner.types import NodeInfo
 from rezone.resources.zone import DataNodesSpec
-from rezone.resources.zone_status import WEIGHT_MAX, DataNodeState, DataNodeStatus
+from rezone.resources.zone_status import WEIGHT_MAX, DataNodeState, DataNodeStatus, PlacedAs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,12 +224,12 @@ def changed_ids(nodes: Sequence[DataNodeStatus]) -> frozenset[int]:
     return frozenset(
         node.id
         for node in nodes
-        if node.state is DataNodeState.ACTIVE and node.placed_as not in ("", _place_of(node))
+        if node.state is DataNodeState.ACTIVE and node.placed_as not in (None, _place_of(node))
     )
 
 
-def _place_of(node: DataNodeStatus) -> str:
-    return f"{node.weight}@{node.failure_domain}"
+def _place_of(node: DataNodeStatus) -> PlacedAs:
+    return PlacedAs(weight=node.weight, failure_domain=node.failure_domain)
 
 
 def planner_nodes(
