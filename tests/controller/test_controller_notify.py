@@ -191,7 +191,7 @@ REFUSALS = {
 
 
 @pytest.mark.proves("ZR-12", "ZR-13")
-@pytest.mark.parametrize(("refusal", "heard", "again"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(("refusal", "node_state", "again"), REFUSALS.values(), ids=REFUSALS)
 async def test_a_refusal_sends_again_what_it_says_nothing_of(
     executor: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
