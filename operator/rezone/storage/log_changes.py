@@ -6,7 +6,7 @@ rising. So a time is a position, whoever's log is read (docs/decisions/0345).
 
 Rows of open transactions stay behind: a commit brings them again. Resharded rows have the times
 that they had at their source; those that came as backfills are no changes, but rows as they were
-when the import began.
+when the reshard stream began.
 """
 
 from typing import Any, Final, NamedTuple
