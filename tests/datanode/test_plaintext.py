@@ -78,7 +78,9 @@ def test_forged_numbers_of_a_partition_do_not_lock_the_operator_out(tmp_path: Pa
         fence, record = c.fence(), c.records[P]
 
         def notified(**changes: int) -> NotifyLeaderAndIsr:
-            changed = PartitionAssignment(P, msgspec.structs.replace(record, **changes))
+            changed = PartitionAssignment(
+                partition=P, state=msgspec.structs.replace(record, **changes)
+            )
             return NotifyLeaderAndIsr(fence=fence, peers=c.peers, partitions=(changed,))
 
         latest = msgspec.structs.replace(record, leader_epoch=LAST, partition_epoch=LAST)
