@@ -171,7 +171,7 @@ def test_what_is_added_to_a_full_zone_is_looked_at(limited: Kubectl) -> None:
     entry = {
         **stored["metadata"]["managedFields"][0],
         "manager": "deep",
-        "fieldsV1": nested(MANAGED_LEVELS + 1),
+        "fieldsV1": json.loads('{"f:x":' * MANAGED_LEVELS + "{}" + "}" * MANAGED_LEVELS),
     }
     stored["metadata"]["managedFields"].append(entry)
     stored["spec"]["dataNodes"]["count"] = 4
