@@ -20,7 +20,7 @@ demo: prepare ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.
 down: ## Stop the one-machine cluster of `make demo` and `rezone local up`; STATE_DIR= for another one
 	@$(RUN) -m rezone.cli.main local $(if $(STATE_DIR),--state-dir $(STATE_DIR)) down
 
-test: prepare browser ## Run the test suite on a real API server, RocksDB and Spark
+test: prepare browser checkers ## Run the test suite on a real API server, RocksDB and Spark
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
@@ -124,6 +124,9 @@ browser: ## Install the browser of the console's tests, where this user can
 
 tools: ## Build the control plane's binaries once into the cache
 	@python3 -m rezone.local.tools
+
+checkers: ## Build once what tests check charts, alerts and bundles with
+	@python3 -m rezone.local.tools helm kube-score promtool prometheus operator-verify
 
 # The Go builds need nothing of the environment, so both are made at once.
 prepare: ## Make the environment and, beside it, the control plane's binaries

@@ -135,7 +135,7 @@ def main() -> None:
     rates = (during, following, after, made_so(given))
     kept = (f"{each:.0f} ({each / alone:.0%})" for each in rates)
     print(
-        "writes/s alone {:.0f}, at backfill {}, following {}, after {}, in a zone made so {}".format(
+        "writes/s alone {:.0f}, filling {}, following {}, after {}, in a zone made so {}".format(
             alone, *kept
         )
     )

@@ -20,8 +20,8 @@ from simulation.target_scenarios import TARGETS
 from simulation.world import World
 
 ALL = (*OF_ZONES, *PODS)
-SEEDS_DEFAULT = 40
-STORMS_DEFAULT = 15
+SEEDS_DEFAULT = 20
+STORMS_DEFAULT = 8
 """So many of the runs that a seed has to itself, and that begin with a zone's coordinator."""
 
 POINTS_STEP = 9

@@ -108,7 +108,7 @@ def runs_of(
     parts = batches.checked_parts(
         codec, batch, lambda _: groups[ranges_of_rows], delete=delete, bytes_max=bytes_max
     )
-    ends = np.cumsum([part.num_rows for _, part in parts], dtype=np.int64)
+    ends = np.cumsum([part.rows.num_rows for part in parts], dtype=np.int64)
     inner = np.flatnonzero(np.diff(ranges_of_rows)) + 1
     cuts = np.unique(np.concatenate(([0], ends, inner))).tolist()
     runs = [
