@@ -78,7 +78,7 @@ def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead; it has made the module's zone."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD, **DRIVERS)
-    layout = {
+    layout: Json = {
         "partitions": 3,
         "replicas": 2,
         "minInSyncReplicas": 1,
@@ -95,7 +95,7 @@ def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
             if not EVERY_POINT:
                 path = f"{quick_driver.install(logs / 'bin')}:{os.environ['PATH']}"
                 driver = {"driver": {"env": [{"name": "PATH", "value": path}]}}
-            bulk = {"transfer": {"sparkThresholdBytes": 0, "sparkTemplate": driver}}
+            bulk: Json = {"transfer": {"sparkThresholdBytes": 0, "sparkTemplate": driver}}
             made = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **layout, **bulk)
             await asyncio.to_thread(write_rows, made, VALUE_BYTES)
         await abort_connections(set())

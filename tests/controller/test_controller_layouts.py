@@ -328,7 +328,7 @@ async def test_a_plan_is_made_for_the_partitions_that_there_are(
     )
     spec = RebalanceTaskSpec(zone_name="z", type=TaskType.DRAIN, nodes=(0,))
     task = RebalanceTask(metadata=ObjectMeta(name="t", namespace="ns"), spec=spec)
-    made = make_plan(task, ZonePass(zone, runtime, view))
+    made = make_plan(task, ZonePass(zone, runtime, view, None))
     assert isinstance(made, Planned)
     assert [set(nodes) for nodes in made.target] == [{1, 2, 3}] * 2
 

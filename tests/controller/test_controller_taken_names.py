@@ -114,7 +114,7 @@ async def test_a_task_says_whose_object_has_its_name_and_goes_on_without_it(
 ) -> None:
     """A rebalance would wait for ever, with the reason in the operator's log alone."""
     bulk = {"sparkThresholdBytes": 0, "sparkTemplate": {"suspend": True}}
-    layout = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1, "transfer": bulk}
+    layout: Json = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1, "transfer": bulk}
     zone = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **layout)
     ((old,),) = stable_of(zone)
     new = min(set(addresses_of(zone)) - {old})
@@ -143,7 +143,7 @@ async def test_a_task_says_whose_migration_has_its_childs_name_and_goes_on_witho
     The other migration is of another zone: the task's own view of its zone does not have it.
     """
     moves = {"maxConcurrentHandovers": 0}
-    layout = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1, "rebalance": moves}
+    layout: Json = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1, "rebalance": moves}
     zone = await make_zone(cluster, api, NAMESPACE, LED_ZONE, NODES, **layout)
     ((old,),) = stable_of(zone)
     new = min(set(addresses_of(zone)) - {old})

@@ -56,7 +56,7 @@ def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
 async def zone(cluster: TestCluster, api: KubeApi, operator: OperatorProcess) -> Json:
     """Give the module's zone on three nodes, made by the first test that asks."""
     del operator
-    small = {"transfer": {"sparkThresholdBytes": 1 << 30}, "replicas": 2}
+    small: Json = {"transfer": {"sparkThresholdBytes": 1 << 30}, "replicas": 2}
     return await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **small)
 
 

@@ -194,8 +194,8 @@ def bring_older(store: PartitionStore, rows: Mapping[bytes, bytes], time: int = 
     """
     applier, flag = store._applier, FLAGS[FLAG_VALUE]
     with applier.mutex:
-        pairs = [(row + time_suffix(time), flag + value) for row, value in sorted(rows.items())]
-        applier._write(pairs, None)
+        keys = [row + time_suffix(time) for row in sorted(rows)]
+        applier._load(keys, [flag + rows[row] for row in sorted(rows)])
         applier.mid_entry = False
 
 

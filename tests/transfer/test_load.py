@@ -20,6 +20,7 @@ from rezone.client import TableClient
 from rezone.transfer import load_job
 from rezone.transfer.bulk import job, parquet, sorting
 from rezone.transfer.load_job import load
+from rezone.transfer.submitting import write_run_once
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
@@ -177,10 +178,10 @@ def put_runs(directory: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> No
 
 def behind_runs(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[], Any]]) -> None:
     """Have something happen once so many runs are written."""
-    write, written = load_job.write_run_once, itertools.count(1)
+    written = itertools.count(1)
 
     def writing(*arguments: Any, **options: Any) -> None:
-        write(*arguments, **options)
+        write_run_once(*arguments, **options)
         happens.get(next(written), lambda: None)()
 
     monkeypatch.setattr(load_job, "write_run_once", writing)

@@ -110,7 +110,7 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
     with TableClient(list(nodes.peers.values())) as client, following(client) as found:
         for batch, partitions in enumerate((2, 4, 3)):
             reshard(nodes, partitions)
-            nodes.until_each("filled", parts_of(nodes), lambda p: progress(nodes, p).filled)
+            nodes.until_each("backfilled", parts_of(nodes), lambda p: progress(nodes, p).backfilled)
             old = [*layout_of(nodes.config).ids]
             rng.shuffle(old)
             at = requests.sent + rng.randrange(2, 12)
@@ -129,7 +129,9 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
             if rng.random() < 0.5:  # another one before the driver is back
                 requests.acts.clear()
                 reshard(nodes, 5)
-                nodes.until_each("filled", parts_of(nodes), lambda p: progress(nodes, p).filled)
+                nodes.until_each(
+                    "backfilled", parts_of(nodes), lambda p: progress(nodes, p).backfilled
+                )
                 seal_all(nodes)
             requests.dies_at = requests.sent + rng.randrange(1, 15)
             with pytest.raises(DiedError):

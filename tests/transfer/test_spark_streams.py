@@ -169,7 +169,7 @@ def test_a_driver_killed_in_the_middle_of_a_batch_goes_on_behind_a_re_sharding(
         assert 0 < len(there) < 200
         table.write(rows(there[0], there[0] + 1, "theirs"))
         reshard(zone, 3)
-        zone.until_each("filled", parts_of(zone), lambda part: progress(zone, part).filled)
+        zone.until_each("backfilled", parts_of(zone), lambda part: progress(zone, part).backfilled)
         for partition in layout_of(zone.config).ids:
             seal(zone, partition)
         zone.config = msgspec.structs.replace(
