@@ -315,7 +315,7 @@ def test_a_stop_signal_counts_whichever_thread_gets_it(tmp_path: Path) -> None:
 
 
 def test_a_node_reshards_no_pandas() -> None:
-    """Where Spark is installed, a new leader's first write would wait until pandas is resharded."""
+    """Where Spark is installed, a new leader's first write would wait until pandas is imported."""
     script = (
         "import sys\n"
         "from rezone.datanode import process\n"

@@ -107,7 +107,7 @@ def test_leaders_of_both_sides_change_and_nothing_begins_again(tmp_path: Path) -
 
 @pytest.mark.proves("B-05", "B-08")
 @pytest.mark.parametrize("victim", ["target", "source", "both"])
-def test_nodes_that_are_killed_lose_nothing_of_an_reshard(
+def test_nodes_that_are_killed_lose_nothing_of_a_reshard(
     tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was backfilled or followed would be lost or come twice when a process dies."""
@@ -309,7 +309,7 @@ def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("B-05", "B-08")
-def test_a_source_s_log_is_kept_from_where_an_reshard_is_committed(tmp_path: Path) -> None:
+def test_a_source_s_log_is_kept_from_where_a_reshard_is_committed(tmp_path: Path) -> None:
     """The next leader of a new partition would ask for what is gone, and begin again."""
     idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:

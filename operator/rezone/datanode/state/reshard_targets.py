@@ -61,7 +61,7 @@ class Bell:
 
 
 class ReshardTargets:
-    """Who reshard streams one partition, as heard by the replica that leads it; `clock` in seconds.
+    """Which nodes pull one partition, as its leader has heard of them; `clock` in seconds.
 
     Their claims on the log last `kept_seconds` after they were last heard of.
     """

@@ -147,6 +147,6 @@ class RangeCatchUp(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class CatchUps(Message, frozen=True):
-    """One catch_up for each part that was asked for."""
+    """One answer for each part that was asked for."""
 
     catch_ups: tuple[RangeCatchUp, ...]
