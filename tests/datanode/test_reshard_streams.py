@@ -629,7 +629,7 @@ def test_any_number_of_reshards_takes_a_few_threads_and_all_get_their_turns(tmp_
 
         def all_resharded() -> bool:
             nonlocal most
-            most = max(most, len([t for t in threading.enumerate() if "import" in t.name]))
+            most = max(most, len([t for t in threading.enumerate() if "reshard" in t.name]))
             return all(resharded(c, part) for part in parts_of(c))
 
         c.until("all are pulled", all_resharded, seconds=60)
