@@ -38,9 +38,9 @@ from rezone.transfer.bulk.exported import (
 )
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.progress import Counted, Phase, unit
+from rezone.transfer.bulk.sides import now_of
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.options import SourceOptions
-from rezone.transfer.verify_job import now_of
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.messages import ZoneConfig
 

@@ -26,9 +26,8 @@ from rezone.transfer.bulk.digests import RangeDigests
 from rezone.transfer.bulk.directory import Directory, split_name
 from rezone.transfer.bulk.exported import manifest_of
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
-from rezone.transfer.bulk.sides import ParquetSide, Side, ZoneSide, check_tables
+from rezone.transfer.bulk.sides import ParquetSide, Side, ZoneSide, check_tables, now_of
 from rezone.transfer.bulk.units import Runner
-from rezone.transfer.options import SourceOptions
 from rezone.wire.codec.schema import TableSchema
 
 RANGES = 4096
@@ -84,12 +83,6 @@ def verify(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]
         said |= _differences(run, sides, config.table, found[0], theirs)
         equal = bool(said["equal"])
     return 0 if equal else 1, {**said, "seconds": round(time.monotonic() - begun, 3)}
-
-
-def now_of(options: SourceOptions) -> int:
-    """Return a zone's time by now, behind which are all rows acknowledged so far."""
-    with options.client() as client:
-        return client.read_time(max_staleness_seconds=0).as_of
 
 
 def _differences(

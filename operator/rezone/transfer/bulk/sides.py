@@ -93,6 +93,12 @@ class ParquetSide:
         return True
 
 
+def now_of(options: SourceOptions) -> int:
+    """Return a zone's time by now, behind which are all rows acknowledged so far."""
+    with options.client() as client:
+        return client.read_time(max_staleness_seconds=0).as_of
+
+
 def check_tables(first: TableSchema, other: TableSchema) -> None:
     """Return when rows of both tables can be compared; else TablesDifferError."""
     columns, others = ({c.name: c.type.value for c in t.columns} for t in (first, other))
