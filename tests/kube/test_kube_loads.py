@@ -125,9 +125,10 @@ async def test_one_that_hangs_or_lies_is_left_alone_for_a_while(
         "a": counted(10, 0),
         "hangs": None,
         "lies": b"{" * 20_000,
+        "refuses": ForbiddenError("as if the API server had refused"),
     }
     kube, clock = FakeKube(answers), Clock()
-    reader, zone = RateReader(kube, clock), zone_of("a", "hangs", "lies")  # type: ignore[arg-type]
+    reader, zone = RateReader(kube, clock), zone_of(*answers)  # type: ignore[arg-type]
     first = await reader.rates(zone, wait=False)
     assert "data node" in first.unknown
     kube.asked.clear()
@@ -137,7 +138,13 @@ async def test_one_that_hangs_or_lies_is_left_alone_for_a_while(
     assert kube.asked == ["a:7401"]
     clock.now += loads.LEFT_ALONE_SECONDS
     await reader.rates(zone, wait=False)
-    assert sorted(kube.asked) == ["a:7401", "a:7401", "hangs:7401", "lies:7401"]
+    assert sorted(kube.asked) == [
+        "a:7401",
+        "a:7401",
+        "hangs:7401",
+        "lies:7401",
+        "refuses:7401",
+    ]
 
 
 async def test_a_pod_s_name_leads_nowhere_else() -> None:

@@ -28,10 +28,11 @@ ANSWER_BYTES_MAX: Final = 16_384
 ASKED_AT_A_TIME_MAX: Final = 8
 NODES_MAX: Final = 256
 """Data nodes whose rates are known; those of the others are unknown."""
-ASK_SECONDS_MAX: Final = 2.0
-LEFT_ALONE_SECONDS: Final = 30.0
+ASK_SECONDS_MAX: Final = 1.0
+LEFT_ALONE_SECONDS: Final = 120.0
+"""Longer than the console pauses after a look that has waited for a node (`console.events`)."""
 WINDOW_SECONDS: Final = 1.0
-WINDOW_SECONDS_MAX: Final = 30.0
+WINDOW_SECONDS_MAX: Final = 120.0
 _POD: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """A pod's name becomes a part of a path of the API server."""
 _PORT: Final = PodSettings.health_port
@@ -80,39 +81,52 @@ class RateReader:
         """Read the counts of all data nodes that are active."""
         self._unknown = ""
         now = self._clock()
-        nodes = zone.status.data_nodes if zone.status is not None else ()
-        asked = [
-            (each.id, each.pod_name)
-            for each in nodes
-            if each.state is DataNodeState.ACTIVE
-            and _POD.fullmatch(each.pod_name)
-            and self._alone_until.get(each.id, now) <= now
-        ][:NODES_MAX]
+        asked = self._to_ask(zone, now)
         found: dict[NodeId, ClientLoad] = {}
-        waiting, ended = iter(asked), asyncio.Event()
+        refused: dict[NodeId, str] = {}
+        open_asks: set[NodeId] = set()
+        waiting = iter(asked)
 
         async def work() -> None:
             for node, pod in waiting:
-                if ended.is_set():
-                    return
+                if len(refused) >= ASKED_AT_A_TIME_MAX and not found:
+                    return  # the API server refuses this user: so it would be with all
+                open_asks.add(node)
                 try:
                     found[node] = await self._ask(zone.metadata.namespace, pod)
                 except ForbiddenError as error:
-                    # So will the others be.
-                    self._unknown = str(error)
-                    ended.set()
+                    refused[node] = str(error)
                 except (KubeError, ValueError) as error:
                     self._leave_alone(node, str(error))
+                open_asks.discard(node)
 
         try:
             async with asyncio.timeout(ASK_SECONDS_MAX), asyncio.TaskGroup() as group:
                 for _ in range(min(ASKED_AT_A_TIME_MAX, len(asked))):
                     group.create_task(work())
         except TimeoutError:
-            for node, _ in asked:
-                if node not in found:
-                    self._leave_alone(node, "it has not answered in time")
+            for node in open_asks:
+                self._leave_alone(node, "it has not answered in time")
+        self._note_refused(refused, some_answered=bool(found))
         self._last, self._last_time = found, now
+
+    def _to_ask(self, zone: DistributionZone, now: float) -> list[tuple[NodeId, str]]:
+        """Return the data nodes that are active and not left alone, with their pods."""
+        nodes = zone.status.data_nodes if zone.status is not None else ()
+        return [
+            (each.id, each.pod_name)
+            for each in nodes
+            if each.state is DataNodeState.ACTIVE
+            and _POD.fullmatch(each.pod_name)
+            and self._alone_until.get(each.id, now) <= now
+        ][:NODES_MAX]
+
+    def _note_refused(self, refused: Mapping[NodeId, str], *, some_answered: bool) -> None:
+        """Leave nodes alone that have refused by themselves; the API server refuses all alike."""
+        for node, why in refused.items():
+            self._unknown = why
+            if some_answered:
+                self._leave_alone(node, why)
 
     def _leave_alone(self, node: NodeId, why: str) -> None:
         self._unknown = f"data node {node}: {why}"[:500]

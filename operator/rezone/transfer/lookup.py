@@ -74,11 +74,11 @@ def _checked(
     columns: Sequence[str] | None,
 ) -> tuple[tuple[str, ...], StructType]:
     """Return the DataFrame's columns of the key, in the key's order, and the fields to add."""
-    if isinstance(on, str):
-        on = [on]
-    by_key = (
-        {key: ours for ours, key in on.items()} if isinstance(on, Mapping) else {n: n for n in on}
-    )
+    on = [on] if isinstance(on, str) else on
+    on = on if isinstance(on, Mapping) else {name: name for name in on}
+    by_key = {key: ours for ours, key in on.items()}
+    if len(by_key) != len(on):
+        raise ValueError(f"on names a column of the primary key twice: {dict(on)}")
     if sorted(by_key) != sorted(table.primary_key):
         raise ValueError(f"on has {sorted(by_key)}, the primary key is {list(table.primary_key)}")
     zone = spark_schema(table)
@@ -90,6 +90,8 @@ def _checked(
             raise ValueError(f"column {ours!r} must be {wanted} as {key!r} is: cast it ({has})")
     if columns is None:
         columns = [name for name in zone.fieldNames() if name not in table.primary_key]
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"columns names one twice: {list(columns)}")
     if unknown := set(columns) - set(zone.fieldNames()):
         raise ValueError(f"the zone has no {sorted(unknown)}")
     if twice := set(columns) & set(frame.fieldNames()):
@@ -170,9 +172,8 @@ def _keys_in(codec: RowCodec, batch: Any, names: Sequence[str]) -> tuple[Any, An
     whole = np.ones(batch.num_rows, np.bool_)
     for array in arrays:
         whole &= array.is_valid().to_numpy(zero_copy_only=False)
-        if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
-            size = pc.fill_null(pc.binary_length(array), 0)
-            whole &= size.to_numpy(zero_copy_only=False) <= codec.limits.key_bytes_max
     rows = np.flatnonzero(whole)
     taken = [array.take(pa.array(rows)) for array in arrays]
-    return rows, pa.RecordBatch.from_arrays(taken, schema=codec.key_schema)
+    keys = pa.RecordBatch.from_arrays(taken, schema=codec.key_schema)
+    fits = codec.row_sizes(keys, delete=True) <= codec.limits.key_bytes_max
+    return rows[fits], keys.filter(pa.array(fits))

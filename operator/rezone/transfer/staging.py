@@ -53,10 +53,13 @@ class Staging:
     def note(self, name: str, content: bytes) -> None:
         """Write a small file whole: who dies in it leaves the one before."""
         self._files.create_dir(self._folder, recursive=True)
-        part = self._path(f"{uuid.uuid4()}.part")
-        with self._files.open_output_stream(part) as file:
+        # Object stores have a new object whole or not at all, and some of them move none.
+        moves = isinstance(self._files, fs.LocalFileSystem | fs.HadoopFileSystem)
+        written = self._path(f"{uuid.uuid4()}.part" if moves else name)
+        with self._files.open_output_stream(written) as file:
             file.write(content)
-        self._files.move(part, self._path(name))
+        if moves:
+            self._files.move(written, self._path(name))
 
     def noted(self, name: str) -> bytes | None:
         """Return the content of a small file, None when it is not there."""

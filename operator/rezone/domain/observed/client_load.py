@@ -1,6 +1,7 @@
 """How much a data node does for clients, from two of its counts."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -61,11 +62,14 @@ def interval_of(before: ClientLoad, after: ClientLoad) -> Interval | None:
 
 
 def rates_of(intervals: Sequence[Interval]) -> ClientRates | None:
-    """Return the rates of data nodes together; None without any, or with other buckets."""
-    bounds = {each.after.bounds_micros for each in intervals}
-    if len(bounds) != 1:
+    """Return the rates of data nodes together, None without any.
+
+    Of other buckets than most have, nothing is known: they are left out.
+    """
+    if not intervals:
         return None
-    (ends,) = bounds
+    ((ends, _),) = Counter(each.after.bounds_micros for each in intervals).most_common(1)
+    intervals = [each for each in intervals if each.after.bounds_micros == ends]
     return ClientRates(
         reads=_requests([(i.before.reads, i.after.reads, i.seconds) for i in intervals], ends),
         writes=_requests([(i.before.writes, i.after.writes, i.seconds) for i in intervals], ends),
