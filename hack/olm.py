@@ -70,7 +70,7 @@ kubectl apply --server-side -f {admission}
 ### Namespaces for zones
 
 A namespace that holds zones needs the accounts of `manifests/zone-namespace`. Zones in
-`{namespace}` itself are refused.
+`{namespace}` itself are refused, unless `zonesInReleaseNamespace` names them.
 """
 
 _UI: Final = "urn:alm:descriptor:com.tectonic.ui:"

@@ -89,7 +89,7 @@ def test_a_caller_is_told_nothing_of_the_code(
 
 
 def test_requests_end_with_their_connection() -> None:
-    """One that was forgotten would have copies are throttled for clients that are gone."""
+    """One that was forgotten would have copies throttled for clients that are gone."""
     foreground = Foreground(SystemClock(), lambda: 80)
     one, other = Requests(foreground), Requests(foreground)
     one.begin()

@@ -1,4 +1,4 @@
-"""Copies are throttled for clients: how long a copy rests, and that it always gets on."""
+"""Copies are throttled by what clients take: how long a copy rests, and that it always gets on."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Backfills of new partitions are throttled for clients at every node, and end."""
+"""Backfills of new partitions are throttled while clients are served at every node, and end."""
 
 from __future__ import annotations
 

@@ -160,6 +160,8 @@ class IssuedCertificates:
         now = self._clock()
         if now >= self._look_at.get(_OWN, now):
             await self._load()
+            # What is due is looked at without an entry, and zones that are gone need none.
+            self._look_at = {key: at for key, at in self._look_at.items() if at > now}
         due = {(zone.metadata.uid, each.uri): each for each in self._identities(zone, nodes)}
         due = {key: each for key, each in due.items() if now >= self._look_at.get(key, now)}
         looks = (self._look(key, zone, each, now) for key, each in due.items())

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 RANGES = 16
 DIGEST_TIMEOUT_SECONDS = 600.0
-"""Reading a partition is throttled for clients, so that 100 GB take about this long."""
+"""Reading gives clients their time: 100 GB of a partition take about this long."""
 NOTE_SECONDS = 10.0
 TOLD_SECONDS = 10.0
 TOLD_LOOK_SECONDS = 0.05

@@ -78,7 +78,7 @@ processor time of both nodes (decisions 0184, 0194).
 
 
 def snapshot_stream(source: SnapshotSource | FileSnapshot, foreground: Foreground) -> Iterator[Any]:
-    """Yield (batch, metadata) of a snapshot, throttled for clients; it is closed at the end."""
+    """Yield (batch, metadata) of a snapshot, throttled by clients; it is closed at the end."""
     empty = pa.RecordBatch.from_pylist([], schema=source.schema)
     with source:
         yield empty, _metadata(source.header)

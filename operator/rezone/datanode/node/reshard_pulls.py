@@ -7,7 +7,8 @@ has a next layout. Each does nothing but repeat one of `sort`, `follow` and `bac
 with one request at most: a simulation calls them by itself.
 
 Fetching rows keeps to the zone's rate of copies, of which each node with leaders of new partitions
-takes an even share, and is throttled for clients. Following logs does neither: it is replication.
+takes an even share, and is throttled while clients are served. Following logs does neither: it is
+replication.
 
 Concurrency: a lock guards the tables; no request is made, and no partition called, under it.
 """

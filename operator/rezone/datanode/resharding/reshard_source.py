@@ -5,8 +5,8 @@ who asks: from where the log is to be followed, the next versions of a range, an
 committed for a range since. One request follows any number of partitions that a node leads, so
 that a pulling node has one under way for each other node, however many partitions there are.
 
-Reading versions is throttled for clients as every copy does. Following the log does not: it is
-replication, and the cut-over waits for it.
+Reading versions is throttled while clients are served, as every copy is. Following the log is not:
+it is replication, and the cut-over waits for it.
 
 Concurrency: runs in the Flight threads of the calls, or in those of a node that pulls from
 itself.

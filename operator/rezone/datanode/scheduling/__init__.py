@@ -1,1 +1,1 @@
-"""Who runs when: jobs, sending, and copies that are throttled for clients."""
+"""Who runs when: jobs, sending, and copies that are throttled while clients are served."""

@@ -1,4 +1,4 @@
-"""Copies are throttled for clients: what is left of a node's time for readers and writers.
+"""Copies are throttled by what clients take: what is left of a node's time for readers and writers.
 
 A copy is cut into steps of a few milliseconds, short ones while clients are there, and rests after
 each by how much of the time these take (`served`):
