@@ -56,7 +56,9 @@ class Pass:
             runtime=MagicMock(),
             kube=None,
         )
-        seen = SimpleNamespace(zone=None, runtime=MagicMock(), view=SimpleNamespace(routes={0: 1}))
+        seen = SimpleNamespace(
+            zone=None, runtime=MagicMock(), view=SimpleNamespace(routes={0: 1}), is_open=True
+        )
         acts = SimpleNamespace(carry_out=self._act)
         for module in (task, migration):
             monkeypatch.setattr(module, "begin_pass", self._answer(seen))

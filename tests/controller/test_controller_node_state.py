@@ -71,7 +71,7 @@ class Node:
         self.lives, self.changes, self.leaving = 0, 0, False
         self.space = SimpleNamespace(short=False, why="")
         self.clock = SimpleNamespace(trouble=Trouble())
-        self.hearing = SimpleNamespace(node_state=frozenset({1}))
+        self.hearing = SimpleNamespace(heard=frozenset({1}))
         self.disk_speed = SimpleNamespace(sync_ms=0, slow_ms=0)
         self.replicas: dict[int, Replica] = {}
         self.restart()
