@@ -334,10 +334,10 @@ class NoticingTally(Tally):
         super().wait_for_room()
 
 
-@pytest.mark.parametrize("body", [bytes(600), bytes(1000)])
+@pytest.mark.parametrize("body", [bytes(33_000), bytes(40_000)])
 def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
     """A client that asks and does not listen would fill the node's memory with answers."""
-    unread, tally = Unread(), NoticingTally(10_000)
+    unread, tally = Unread(), NoticingTally(400_000)
     foreground = Foreground(SystemClock(), lambda: 0)
 
     def never(*_: Any) -> Any:
