@@ -293,7 +293,10 @@ async def test_something_is_deleted_in_the_middle(
 async def check_end(api: KubeApi, case: Case, made: Made) -> None:
     """Wait for what is promised of the zone of which something was deleted."""
     if case.what == "namespace":
-        await until(api, "/api/v1/namespaces", NAMESPACE, lambda found: not found)
+        # Kubernetes looks again only after half of the pods' grace of 90 s, once or twice.
+        await until(
+            api, "/api/v1/namespaces", NAMESPACE, lambda found: not found, seconds=SECONDS_MAX
+        )
         assert not made.names, "something was made in a namespace that was being deleted"
         return
     if case.what == "zone":

@@ -146,7 +146,7 @@ class Connection:
             except (RezoneError, *CHANNEL_ERRORS):
                 # The reader sees the same break, and hands back what is lost with it.
                 channel.cancel()
-                return
+                break  # others may have queued meanwhile, and left it to this thread
         with self._state:
             self._state.notify_all()
 

@@ -114,8 +114,10 @@ class _Traced:
                 **({} if error is None else {"error.type": error.code}),
             },
         )
-        self._tracer.tell(span)
-        self._done(outcome)
+        try:
+            self._done(outcome)
+        finally:
+            self._tracer.tell(span)
 
 
 def _snake(name: str) -> str:

@@ -11,6 +11,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
+from rezone.datanode.scheduling.error_log import UNEXPECTED
+
 
 class _InlineSends(threading.local):
     """What the present thread has noted, and in how many scopes it is."""
@@ -38,7 +40,8 @@ class _InlineSends(threading.local):
         while self._due:
             due, self._due = self._due, []
             for send in due:
-                send()
+                with UNEXPECTED.surviving("send"):
+                    send()
 
 
 _inline_sends = _InlineSends()

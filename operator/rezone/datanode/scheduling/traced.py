@@ -17,7 +17,7 @@ Concurrency: any thread. Steps of one request follow each other.
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -30,6 +30,9 @@ Send = Callable[[Message, Request, bytes], None]
 
 TRACED_MAX: Final = 1024
 """Requests under way that are traced; more of them have no span here."""
+
+STEPS_MAX: Final = 8
+"""Of one request: repeats under its context make no more."""
 
 QUEUE: Final = "queue"
 APPEND: Final = "append"
@@ -85,7 +88,7 @@ class NodeTracer:
     def step(self, context: TraceContext, name: str) -> None:
         """Note that another step of a request begins."""
         traced = self._open.get(context)
-        if traced is not None:
+        if traced is not None and len(traced.steps) < STEPS_MAX:
             traced.steps.append((name, self._clock.monotonic()))
 
     def applies(self) -> None:
@@ -96,8 +99,10 @@ class NodeTracer:
         """Return what answers a request that is traced, and ends its span."""
 
         def answer(message: Message, taken: Request, body: bytes = b"") -> None:
-            self._end(context, message)
-            send(message, taken, body)
+            try:
+                send(message, taken, body)
+            finally:
+                self._end(context, message)
 
         return answer
 
@@ -110,6 +115,8 @@ class NodeTracer:
             traced = self._open.pop(context, None)
         if traced is None:
             return
+        # Another attempt of the same request may still add steps.
+        traced = replace(traced, steps=list(traced.steps))
         steps, end = traced.steps, self._clock.monotonic()
         since = self._applying.since
         if steps[-1][0] == REPLICATE and since > steps[-1][1]:

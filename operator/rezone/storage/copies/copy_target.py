@@ -31,6 +31,9 @@ class CopyTarget(Protocol):
     def finish_rows(self, loader: object, copy: CopyMeta) -> None:
         """Take over the rows that the loader has brought."""
 
+    def try_files(self, loader: object, copy: CopyMeta) -> None:
+        """Have the files tried; without any lock. CorruptionError: the copy starts over."""
+
     def finish_files(self, loader: object, copy: CopyMeta) -> None:
         """Open the files that the loader has brought; CorruptionError starts the copy over."""
 

@@ -63,6 +63,7 @@ class FileLoader:
         self._beside = beside
         self._syncing: tuple[Future[None], dict[str, int]] | None = None
         self._open: tuple[str, int] | None = None
+        self._is_complete = False
 
     @property
     def copy(self) -> CopyMeta:
@@ -140,11 +141,12 @@ class FileLoader:
         )
         self._incoming.update_meta(copy=self._copy)
 
-    def finish(self, trailer: SnapshotTrailer) -> None:
-        """Complete the copy: the partition stands at the snapshot's offset.
+    def complete(self, trailer: SnapshotTrailer) -> None:
+        """Bring all files to the disk, and have them tried; once, before `finish`.
 
-        `CorruptionError` when files are missing; the copy then goes on with a new attempt. When
-        the files do not open as the engine that was announced, it starts over.
+        That may take minutes: the caller holds no lock of the replica. `CorruptionError` when files
+        are missing; the copy then goes on with a new attempt. Also when they do not pass the trial
+        (docs/decisions/0436); it starts over then.
         """
         with self._lock:
             self._incoming.check(self)
@@ -162,6 +164,19 @@ class FileLoader:
             self._end_sync()
             self._close()
             self._beside.shutdown()
+        self._incoming.try_files(self, self._copy)
+        self._is_complete = True
+
+    def finish(self, trailer: SnapshotTrailer) -> None:
+        """Complete the copy: the partition stands at the snapshot's offset.
+
+        `CorruptionError` as `complete` raises it, and when the files do not open as the engine that
+        was announced: the copy starts over then.
+        """
+        if not self._is_complete:
+            self.complete(trailer)
+        with self._lock:
+            self._incoming.check(self)
             self._copy = msgspec.structs.replace(self._copy, rows=self._rows, done=True)
             self._incoming.finish_files(self, self._copy)
 

@@ -218,7 +218,6 @@ class Incoming:
 
     def finish_files(self, loader: object, copy: CopyMeta) -> None:
         """Open the files as the partition's engine; CorruptionError starts the copy over."""
-        self._try_files(loader, copy)
         with self._applier.mutex:
             self.check(loader)
             sync_directory(self._directory)
@@ -246,15 +245,18 @@ class Incoming:
             old.close()
             shutil.rmtree(self._directory / old_directory, ignore_errors=True)
 
-    def _try_files(self, loader: object, copy: CopyMeta) -> None:
-        """Have another process open the files first, outside of the lock: it reads all of them."""
+    def try_files(self, loader: object, copy: CopyMeta) -> None:
+        """Have another process open the files first; without any lock, as it reads all of them.
+
+        CorruptionError when they do not pass: the copy starts over.
+        """
         if self._config.try_files is None:
             return
         directory = self._directory / copy.directory
-        size = sum(path.stat().st_size for path in directory.iterdir())
         try:
+            size = sum(path.stat().st_size for path in directory.iterdir())
             self._config.try_files(directory, size)
-        except CorruptionError:
+        except (CorruptionError, FileNotFoundError):
             with self._applier.mutex:
                 self.check(loader)
                 self._store.reset()

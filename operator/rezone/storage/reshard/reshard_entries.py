@@ -53,7 +53,7 @@ KINDS: Final[Mapping[EntryKind, EntryKind]] = {
     EntryKind.ABORT: EntryKind.RESHARDED_ABORT,
     EntryKind.SEAL: EntryKind.RESHARDED_SEAL,
 }
-"""The kind of a reshard stream entry by that of the source's entry."""
+"""The kind of a reshard entry by that of the source's entry."""
 
 _NO_ROWS: Final = rows_batch([], [], [])
 
@@ -88,7 +88,7 @@ class Stand(NamedTuple):
 
 
 class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """The first row of a reshard stream entry; `before` is None for the first one of its source.
+    """The first row of a reshard entry; `before` is None for the first one of its source.
 
     Of a backfill alone: `times` are its versions' commit times (unsigned 64-bit, little-endian),
     the rest is what the source knew at the position where its log begins to be followed.
@@ -201,12 +201,12 @@ def _entry(
 
 
 def resharded_to(entry: Entry) -> ReshardPosition:
-    """Return where the reshard stream of a source stands after a reshard stream entry."""
+    """Return where the reshard stream of a source stands after a reshard entry."""
     return _note_of(entry).position
 
 
 def begins_reshard(entry: Entry) -> bool:
-    """Return whether a reshard stream entry is the first one of its source."""
+    """Return whether a reshard entry is the first one of its source."""
     return _note_of(entry).before is None
 
 

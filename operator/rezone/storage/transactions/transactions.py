@@ -299,7 +299,7 @@ class TransactionTable:
 
 
 def record_of(entry: Entry) -> TransactionRecord:
-    """Return the record of a transaction's entry; an pulled end is an end like any other."""
+    """Return the record of a transaction's entry; one that was pulled is an end like any other."""
     header = entry.header
     record = TransactionRecord(
         transaction=header.producer_id,
