@@ -337,9 +337,6 @@ def test_a_follower_that_comes_while_a_node_ends_is_refused(tmp_path: Path) -> N
         links = c.node(1).links
         links.close(10)
         channel.send(OpenConnection(name="late", node=2, zone_uid="uid-test", beats=True))
-        channel.send(
-            StreamRequest(opaque=1, partition=0, high_offset=0, partition_uuid="", leader_epoch=1)
-        )
         with pytest.raises(CHANNEL_ERRORS, match="is stopping"):
             channel.receive()
         assert links.producers() == []
