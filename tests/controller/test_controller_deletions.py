@@ -27,6 +27,7 @@ from deleting import (
     until_nothing,
 )
 from operated_cluster import (
+    POOL,
     TestCluster,
     Writer,
     abort_connections,
@@ -57,11 +58,17 @@ ZONE = "deleted"
 KEPT_NAMESPACE = "deletions-kept"
 KEPT = "unharmed"
 NODES = ("worker-1", "worker-2", "worker-3")
-LAYOUT = {
+LAYOUT: Json = {
     "partitions": 2,
     "replicas": 2,
     "minInSyncReplicas": 1,
     "storage": {"volumeClaimTemplate": {"size": "64Mi"}},
+    # Kubernetes looks at a namespace again after half of it.
+    "dataNodes": {
+        "nodeSelector": {f"{POOL}-{ZONE}": "yes"},
+        "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
+        "podTemplate": {"spec": {"terminationGracePeriodSeconds": 20}},
+    },
 }
 KEPT_LAYOUT = {"partitions": 1, "replicas": 2, "minInSyncReplicas": 1}
 SELECTOR = f"rezone.dev/zone={ZONE}"
