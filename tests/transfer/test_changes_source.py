@@ -12,6 +12,7 @@ from replica_cluster import Coordinator
 
 from rezone.client import TableClient
 from rezone.client.feed.token import FeedTokenError
+from rezone.client.operations.sequenced import SequencedWrites
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.errors import NotReadyError, ProducerFencedError
 from rezone.wire.messages import ZoneConfig
@@ -20,7 +21,7 @@ pytest.importorskip("pyspark.sql")
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from rezone.transfer import sinks, submitting
+from rezone.transfer import sinks
 from rezone.transfer.changes_source import ChangesDataSource, ChangesReader
 from rezone.transfer.datasource import RezoneDataSource
 from rezone.transfer.sinks import BatchChangedError, StagedRows
@@ -172,7 +173,7 @@ def test_a_micro_batch_that_comes_again_changes_nothing_and_another_is_refused(
         sink.batch(0, rows(0, 200, "b"))
     sink.batch(1, rows(0, 10, "c"))
     assert not list((tmp_path / "staging").rglob("*.arrow"))
-    monkeypatch.setattr(sinks, "_is_done", lambda *_: False)
+    monkeypatch.setattr(sinks, "_noted", lambda *noted: sinks._Noted(noted[-1], done=False))
     with pytest.raises(ProducerFencedError):
         sink.batch(0, rows(0, 10, "zombie"))
     assert table.get(5) == {"id": 5, "value": "c"}
@@ -183,26 +184,26 @@ def test_a_driver_that_dies_within_a_commit_goes_on_where_it_was(
     zone: Coordinator, table: TableClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that another client has written since would be taken back by the repeat."""
-    monkeypatch.setattr(submitting, "ROWS_PER_REQUEST", 20)
     sink = Sink(zone, tmp_path / "staging", monkeypatch)
     found = rows(0, 200, "a")
-    write_once = submitting.write_once
+    write = SequencedWrites._is_written
 
-    def dies(client: Any, batch: Any, *, delete: bool) -> None:
-        write_once(client, batch.slice(0, 120), delete=delete)
-        raise NotReadyError("the driver dies")
+    def dies(self: SequencedWrites, batch: Any, run: Any, *, delete: bool) -> bool:
+        if run.partition == 1:
+            raise NotReadyError("the driver dies")
+        return write(self, batch, run, delete=delete)
 
-    monkeypatch.setattr(sinks, "write_once", dies)
+    monkeypatch.setattr(SequencedWrites, "_is_written", dies)
     with pytest.raises(NotReadyError):
         sink.batch(7, found)
     written = set(table.scan()["id"].to_pylist())
-    assert len(written) == 120
+    assert 0 < len(written) < 200
     other = min(written)
     table.put(id=other, value="other")
     before = sum(offsets(zone))
-    monkeypatch.setattr(sinks, "write_once", write_once)
+    monkeypatch.setattr(SequencedWrites, "_is_written", write)
     sink.batch(7, found)
-    assert sum(offsets(zone)) == before + 80, "rows were written twice"
+    assert sum(offsets(zone)) == before + 200 - len(written), "rows were written twice"
     assert table.get(other) == {"id": other, "value": "other"}
     assert table.scan().num_rows == 200
 
