@@ -181,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    # Imported by its name: what tasks run is then found in the workers' PYTHONPATH, where
+    # Loaded by its name: what tasks run is then found in the workers' PYTHONPATH, where
     # functions of __main__ would travel by value.
     from rezone.transfer import copy_job  # noqa: PLW0406
 
