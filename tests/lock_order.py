@@ -239,11 +239,13 @@ _WAITED_FOR = frozenset({"partition", "producer", "links", "node", "known_zone",
 _OF_ONE = frozenset(
     {
         "self.linking = threading.Lock()",
+        "self._opening = threading.Lock()",
         "return self._opening.setdefault(partition, threading.Lock())",
     }
 )
 """The orders of changes of one stream, and of one replica that is opened or dropped, which end with
-a word to the leader's node: its channel is timed."""
+a word to the leader's node: its channel is timed. A client's producer is opened by one call, for
+whose answer all of its others wait."""
 
 
 @pytest.fixture(autouse=True)
