@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, cluster
 
+from rezone.datanode.node.node import DataNode
 from rezone.datanode.settings import NodeSettings
 from rezone.domain.routing import route_leaders
 from rezone.storage.disk import syncing
@@ -233,3 +238,22 @@ def test_a_replica_that_is_opened_again_commits_above_all_times_it_was_read_at(
         old.fail(OSError(errno.EIO, "EIO"))
         c.until("it leads again", lambda: c.replica(0) is not old and c.replica(0).leads)
         assert client.put(P, {b"a": b"2"}).commit_time > floor
+
+
+def test_a_leader_hears_twice_that_a_disk_has_changed() -> None:
+    """An ack that was made before may leave last, and a follower would never be in sync again."""
+    changes = iter([True, False, False, False])
+    acked: list[Any] = []
+    node: Any = SimpleNamespace(
+        disk_speed=SimpleNamespace(look=lambda _: False, aside_seconds=0),
+        space=SimpleNamespace(look=lambda _: next(changes)),
+        board=MagicMock(),
+        partitions=lambda: [SimpleNamespace(responds=True)],
+        ack=acked.append,
+        _ack_again_at=math.inf,
+    )
+    counts = []
+    for now in (10.0, 10.5, 11.0, 20.0):
+        DataNode.look_at_disk(node, now)
+        counts.append(len(acked))
+    assert counts == [1, 1, 2, 2]

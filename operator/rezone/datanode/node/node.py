@@ -9,6 +9,7 @@ alone makes due on the node's own (`node_threads`); each consumer channel has on
 served channel two.
 """
 
+import math
 import os
 import threading
 import uuid
@@ -69,6 +70,9 @@ TOLD_HERE_MAX = 8
 """To so many clients the thread that hands over sends the news itself, before it goes on."""
 
 
+_ACK_AGAIN_SECONDS = 1.0
+
+
 class DataNode:
     """The partitions of one zone on one node; made, then `open`ed, then served by `server`.
 
@@ -102,6 +106,7 @@ class DataNode:
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
         self.space = DiskSpace(self.clock, directory, self.settings.disk_reserve_bytes)
+        self._ack_again_at = math.inf
         self.sync_times = SyncTimes(self.clock.monotonic)
         self.disk_speed = DiskSpeed(self.sync_times, self.settings)
         self._stopping = threading.Event()
@@ -333,8 +338,12 @@ class DataNode:
         slow = self.disk_speed.look(now)
         if self.disk_speed.aside_seconds and self.is_watched:
             self._stand_aside()
-        if slow or self.space.look(now):
+        changed = slow or self.space.look(now)
+        if changed:
             self.board.touched(None, at_once=True)
+        if changed or now >= self._ack_again_at:
+            # One that was made before the change may leave after this one, so there is another.
+            self._ack_again_at = now + _ACK_AGAIN_SECONDS if changed else math.inf
             for partition in self.partitions():
                 if partition.responds:
                     self.ack(partition)
