@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -189,6 +190,7 @@ class SimulatedNode(DataNode):
         self.clock_bound = ClockBound(self.clock, self.settings.clock_bound_ahead_ms)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
+        self._ack_again_at = math.inf
         self.space = DiskSpace(self.clock, machine.root, 0)
         self.memory = NodeMemory(self.settings)
         self.board = ReportBoard(self.clock, self.settings, self.process_id)
