@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
-from rezone.wire.errors import ConflictError
+from rezone.client.operations.producer import is_behind
 
 ROWS_PER_REQUEST = 16_384
 BATCHES_MAX = 8
@@ -49,5 +49,4 @@ def write_run_once(client: TableClient, batch: Any, *, delete: bool) -> None:
 
 def _is_behind(error: BaseException) -> bool:
     """Whether a later request of the same batch is there already, and so this one is."""
-    cause = error.__cause__ if isinstance(error, OutcomeUnknownError) else None
-    return isinstance(cause, ConflictError) and "sequence" in cause.details
+    return isinstance(error, OutcomeUnknownError) and is_behind(error.__cause__)

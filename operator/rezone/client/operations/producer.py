@@ -19,11 +19,22 @@ from rezone.client.operations.zone import Zone
 from rezone.client.requests.asking import Requests
 from rezone.wire.codec.producers import home_hash, producer_id_of
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import ProducerFencedError, RezoneError, SequenceReusedError
+from rezone.wire.errors import (
+    ConflictError,
+    ProducerFencedError,
+    RezoneError,
+    SequenceReusedError,
+)
 from rezone.wire.messages import Message, PartitionId, ProducerOpen, ProducerOpened, ZoneConfig
 
 FINAL_ERRORS = (ProducerFencedError, SequenceReusedError)
 """After one of these a producer writes no more."""
+
+
+def is_behind(error: BaseException | None) -> bool:
+    """Whether a request was refused because a later one of its producer is there."""
+    return isinstance(error, ConflictError) and "sequence" in error.details
+
 
 OPENINGS_MAX = 16
 """So often a client asks for an epoch while others open its name; each refusal is one of these."""

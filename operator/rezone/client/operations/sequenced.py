@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rezone.client.operations.producer import Producer
+from rezone.client.operations.producer import Producer, is_behind
 from rezone.client.requests import batches
 from rezone.client.requests.asking import Requests
 from rezone.client.settings import OutcomeUnknownError
@@ -30,7 +30,7 @@ from rezone.wire.codec import bodies
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import ConflictError, ReshardedError, RezoneError, SequenceReusedError
+from rezone.wire.errors import ReshardedError, RezoneError, SequenceReusedError
 from rezone.wire.layouts import Segment
 from rezone.wire.messages import ORIGINAL_IDS_MAX, Message, OriginalId, PartitionId, WriteRequest
 
@@ -201,5 +201,4 @@ def _is_there(error: RezoneError) -> bool:
 
     Where the number is known with another digest, earlier requests were cut in another way.
     """
-    behind = isinstance(error, ConflictError) and "sequence" in error.details
-    return behind or isinstance(error, SequenceReusedError)
+    return is_behind(error) or isinstance(error, SequenceReusedError)

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rezone.client.operations.producer import FINAL_ERRORS, Producer
+from rezone.client.operations.producer import FINAL_ERRORS, Producer, is_behind
 from rezone.client.requests import batches
 from rezone.client.requests.calls import Budget, Call
 from rezone.client.requests.dispatch import Dispatcher
@@ -39,7 +39,6 @@ from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import (
-    ConflictError,
     OverloadedError,
     ReshardedError,
     RezoneError,
@@ -312,7 +311,7 @@ class Writes:
         """
         if isinstance(error, FINAL_ERRORS):
             return True
-        return self._producer.is_repeatable and not _is_behind(error)
+        return self._producer.is_repeatable and not is_behind(error)
 
     def _end(self, batch: _Batch, result: PartitionWrite | Exception) -> None:
         self._budget.give(batch.room)
@@ -407,11 +406,6 @@ class Writes:
                 written=_written(batch.codec, part),
             )
             self._put(part.partition, one, after_generation)
-
-
-def _is_behind(error: BaseException | None) -> bool:
-    """Whether a request was refused because a later one of its producer is there."""
-    return isinstance(error, ConflictError) and "sequence" in error.details
 
 
 def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> PartitionIds:
