@@ -168,10 +168,7 @@ class Receiver:
 
     def _finish(self, trailer: SnapshotTrailer) -> None:
         assert self._loader is not None, "the header came first"  # noqa: S101 - invariant
-        if isinstance(self._loader, FileLoader):
-            self._loader.complete(trailer)
-        with self._replica.applying:
-            self._loader.finish(trailer)
+        self._loader.finish(trailer, self._replica.applying)
         self._loader = None
         if isinstance(self._step(Finished()), Switch):
             self._replica.snapshot_done()

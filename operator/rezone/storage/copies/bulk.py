@@ -34,7 +34,7 @@ from concurrent.futures import Executor, Future
 import msgspec
 import pyarrow as pa
 
-from rezone.storage.copies.copy_target import CopyTarget
+from rezone.storage.copies.copy_target import NO_LOCK, CopyTarget, Lock
 from rezone.storage.copies.early import EarlyRows
 from rezone.storage.engines.base import TIME_BYTES
 from rezone.storage.index.index_entries import Arriving
@@ -194,13 +194,13 @@ class BulkLoader:
             self._incoming.update_meta(copy=progress)
         return progress
 
-    def finish(self, trailer: SnapshotTrailer) -> None:
-        """Complete the copy: the partition stands at the first snapshot's offset.
+    def finish(self, trailer: SnapshotTrailer, applying: Lock = NO_LOCK) -> None:
+        """Complete the copy, `applying` held: the partition stands at the first snapshot's offset.
 
         `CorruptionError` when less or more arrived than the source sent; the copy then goes on
         from its persisted progress with a new attempt.
         """
-        with self._lock:
+        with applying, self._lock:
             self._incoming.check(self)
             if (self._versions, self._bytes) != (trailer.versions, trailer.bytes):
                 raise CorruptionError(

@@ -4,12 +4,16 @@
 `ReceivingStore` of `incoming`.
 """
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rezone.storage.engines.base import Engine
 from rezone.storage.state.meta import CopyMeta, PartitionMeta
+
+Lock = AbstractContextManager[object]
+NO_LOCK: Final[Lock] = nullcontext()
+"""Of a store that no job applies to meanwhile."""
 
 
 class CopyTarget(Protocol):

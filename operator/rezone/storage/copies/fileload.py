@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from rezone.storage.copies.copy_target import CopyTarget
+from rezone.storage.copies.copy_target import NO_LOCK, CopyTarget, Lock
 from rezone.storage.disk import syncing
 from rezone.storage.disk.writeback import begin_writeback
 from rezone.storage.state.meta import CopyMeta
@@ -63,7 +63,6 @@ class FileLoader:
         self._beside = beside
         self._syncing: tuple[Future[None], dict[str, int]] | None = None
         self._open: tuple[str, int] | None = None
-        self._is_complete = False
 
     @property
     def copy(self) -> CopyMeta:
@@ -141,13 +140,23 @@ class FileLoader:
         )
         self._incoming.update_meta(copy=self._copy)
 
-    def complete(self, trailer: SnapshotTrailer) -> None:
-        """Bring all files to the disk, and have them tried; once, before `finish`.
+    def finish(self, trailer: SnapshotTrailer, applying: Lock = NO_LOCK) -> None:
+        """Complete the copy: the partition stands at the snapshot's offset.
 
-        That may take minutes: the caller holds no lock of the replica. `CorruptionError` when files
-        are missing; the copy then goes on with a new attempt. Also when they do not pass the trial
-        (docs/decisions/0436); it starts over then.
+        The files are synced and tried before `applying` is held: a trial may take minutes. Raises
+        `CorruptionError` when files are missing; the copy then goes on with a new attempt. Also
+        when they do not pass the trial (docs/decisions/0436), or do not open as the engine that was
+        announced: then it starts over.
         """
+        self._complete(trailer)
+        self._incoming.try_files(self, self._copy)
+        with applying, self._lock:
+            self._incoming.check(self)
+            self._copy = msgspec.structs.replace(self._copy, rows=self._rows, done=True)
+            self._incoming.finish_files(self, self._copy)
+
+    def _complete(self, trailer: SnapshotTrailer) -> None:
+        """Bring all files to the disk."""
         with self._lock:
             self._incoming.check(self)
             missing = [
@@ -164,21 +173,6 @@ class FileLoader:
             self._end_sync()
             self._close()
             self._beside.shutdown()
-        self._incoming.try_files(self, self._copy)
-        self._is_complete = True
-
-    def finish(self, trailer: SnapshotTrailer) -> None:
-        """Complete the copy: the partition stands at the snapshot's offset.
-
-        `CorruptionError` as `complete` raises it, and when the files do not open as the engine that
-        was announced: the copy starts over then.
-        """
-        if not self._is_complete:
-            self.complete(trailer)
-        with self._lock:
-            self._incoming.check(self)
-            self._copy = msgspec.structs.replace(self._copy, rows=self._rows, done=True)
-            self._incoming.finish_files(self, self._copy)
 
     def abort(self) -> None:
         """Give this attempt up; its persisted progress stays for the next one."""
