@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any
 
 from rezone.kube.kinds import (
     ConfigMap,
@@ -27,7 +26,7 @@ from simulation.checks import unfinished
 from simulation.faults import STORM_SECONDS, Storm, may_be_wiped
 from simulation.kubelet import NAMESPACE
 from simulation.pod_scenarios import Claimed
-from simulation.runs import ALL, ALL_ENDS, STORM_SECONDS_MAX
+from simulation.runs import ALL, ALL_ENDS, STORM_SECONDS_MAX, larger
 from simulation.scenarios import Scenario
 from simulation.world import World
 
@@ -115,13 +114,9 @@ def _storm_of(rng: random.Random) -> Storm:
 
 def claimed(scenario: Scenario, rng: random.Random) -> Scenario:
     """Return a scenario on a larger zone whose pods find their rows again."""
-    given = {f.name: getattr(scenario.start, f.name) for f in dataclasses.fields(scenario.start)}
-    larger: dict[str, Any] = {
-        "partitions": 3,
-        "replicas": max(scenario.start.replicas, rng.choice((2, 3))),
-        "nodes": max(4, scenario.start.nodes),
-    }
-    return dataclasses.replace(scenario, start=Claimed(**{**given, **larger}))
+    start = larger(scenario, rng).start
+    given = {field.name: getattr(start, field.name) for field in dataclasses.fields(start)}
+    return dataclasses.replace(scenario, start=Claimed(**given))
 
 
 def storm(seed: int) -> World:
