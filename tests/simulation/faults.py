@@ -7,10 +7,11 @@ and in sync, or eligible, has the same rows.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable
-from itertools import combinations
 
+from rezone.kube.kinds import MigrationKind
 from rezone.wire.messages import NodeId
 from simulation.apiserver import ApiFault
 from simulation.world import World
@@ -207,7 +208,7 @@ def isolate_one(world: World) -> None:
 
 def cut_one(world: World) -> None:
     """Cut two data nodes off from each other."""
-    pairs = list(combinations(world.network.nodes, 2))
+    pairs = list(itertools.combinations(world.network.nodes, 2))
     if pairs:
         pair = frozenset(world.rng.choice(pairs))
         world.strikes("cut", f"the link {sorted(pair)} is cut")
@@ -242,8 +243,8 @@ def trim_one(world: World) -> None:
 
 def migrate_one(world: World) -> None:
     """Have a person move some leader anywhere; names that go before and after a task's."""
-    number = len(world.states("RegionMigration"))
-    if number >= MIGRATIONS_MAX or not world.checks.routes:
+    applied = [each["metadata"]["name"] for each in world.server.all_of(MigrationKind)]
+    if len(applied) >= MIGRATIONS_MAX or not world.checks.routes:
         return
     rng, spec = world.rng, dict[str, object]()
     if rng.random() < 0.8:
@@ -253,7 +254,10 @@ def migrate_one(world: World) -> None:
     elif rng.random() < 0.5:
         spec["retainOldLeaderSeconds"] = rng.choice((0, 3))
     partition = rng.choice(sorted(world.checks.routes))
-    name = f"{rng.choice('az')}-{number}"
+    letter = rng.choice("az")
+    # Where some have been deleted, their number alone may be another one's name.
+    names = (f"{letter}-{number}" for number in itertools.count(len(applied)))
+    name = next(each for each in names if each not in applied)
     world.strikes("person", f"{name}: partition {partition}, {spec}")
     world.apply_migration(name, partition=partition, **spec)
 

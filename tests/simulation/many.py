@@ -88,7 +88,7 @@ SHARES: Mapping[str, float] = {
     "test_change_feed": 1 / 2,  # 1 s a seed; `test_cut_over` with somebody who follows
     "test_conditional_storms": 1 / 2,  # 2 s a seed; like `test_producer_storms`
     "test_cuts": 1 / 4,  # 2.5 s a seed; few choices: 18 kinds of cuts
-    "test_deletions": 1 / 8,  # 2 s a seed; 9 of the first 100, from 20 on, do not come to rest yet
+    "test_deletions": 1 / 2,  # 2 s a seed
     "test_failing_disks": 1 / 2,  # like `test_slow_disks`
     "test_slow_disks": 1 / 2,  # like `test_failing_disks`
     "test_maintenance": 1 / 4,  # 1 s a seed; one scenario

@@ -79,11 +79,15 @@ def hold(*, held: bool) -> Callable[[World], None]:
 
 
 def stuck(world: World) -> bool:
-    """Hold when the zone says that its update does not go on."""
-    status = world.zone().status
-    return status is not None and any(
-        c.reason == "ProgressDeadlineExceeded" for c in status.conditions
-    )
+    """Hold when the zone says that its update does not go on, or no pod ever starts.
+
+    A zone that is made again in the middle of its update has no pods of before to update from.
+    """
+    status, pods = world.zone().status, world.server.all_of("Pod")
+    says = status.conditions if status is not None else ()
+    broken = [BROKEN in p["metadata"].get("annotations", {}) for p in pods]
+    made_so = bool(broken) and all(broken)
+    return made_so or any(c.reason == "ProgressDeadlineExceeded" for c in says)
 
 
 def updated(world: World) -> list[str]:
