@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from rezone.domain.observed import hearing
@@ -19,16 +17,14 @@ from simulation.cuts import (
     run_cut,
     storm,
 )
-from simulation.runs import seeds
-
-CUTS_TRIED = 2
+from simulation.runs import EVERY_POINT, seeds
 
 
 def runs_of(kind: str) -> list[Seen]:
-    """Run some of a kind's cuts, or all when many seeds are asked for."""
+    """Run one of a kind's cuts, or all when many seeds are asked for."""
     cuts = KINDS[kind]
-    tried = cuts if os.environ.get("REZONE_SIMULATION_SEEDS") else cuts[:: len(cuts) // 2 or 1]
-    return [run_cut(cut) for cut in tried[: len(cuts) if tried is cuts else CUTS_TRIED]]
+    tried = cuts if EVERY_POINT else cuts[len(cuts) // 2 :][:1]
+    return [run_cut(cut) for cut in tried]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from rezone.resources.task import TaskState as T
 from simulation.apiserver import Key
 from simulation.deletions import delete_one, remains, replace_zone, storm, unfinished_or_lost
 from simulation.pod_scenarios import Claimed, delete_pod_of_leader
-from simulation.runs import ALL_ENDS, RUN_SECONDS_MAX, STORMS_DEFAULT, seeds
+from simulation.runs import ALL_ENDS, RUN_SECONDS_MAX, alternately, seeds
 from simulation.scenarios import MIGRATION, TASK, Scenario, at_once, migrate, move
 from simulation.world import Order, World
 
@@ -83,26 +84,28 @@ DELETIONS: dict[str, Callable[[World], None]] = {
 
 
 @pytest.mark.proves("OP-02", "NW-06")
-@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
-@pytest.mark.parametrize("what", DELETIONS)
-@pytest.mark.parametrize(("kind", "state"), STATES)
-def test_a_zone_is_whole_after_a_deletion(kind: str, state: str, what: str, *, dies: bool) -> None:
+@pytest.mark.parametrize(
+    ("asked", "what", "dies"),
+    [(*case, dies) for case, dies in alternately(itertools.product(STATES, DELETIONS))],
+)
+def test_a_zone_is_whole_after_a_deletion(asked: tuple[str, str], what: str, *, dies: bool) -> None:
     """A deletion at an unlucky moment would leave a zone without records, or half moved."""
+    kind, state = asked
     with world_with(kind, state, DELETIONS[what], dies=dies) as world:
         world.run(RUN_SECONDS_MAX, unfinished_or_lost)
 
 
 @pytest.mark.proves("OP-02")
-@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
-@pytest.mark.parametrize(("kind", "state"), STATES)
-def test_of_a_zone_that_is_gone_nothing_is_left(kind: str, state: str, *, dies: bool) -> None:
+@pytest.mark.parametrize(("asked", "dies"), alternately(STATES))
+def test_of_a_zone_that_is_gone_nothing_is_left(asked: tuple[str, str], *, dies: bool) -> None:
     """A pass under way would make pods, or a task's operator copies, for a zone that is gone."""
+    kind, state = asked
     with world_with(kind, state, World.delete_zone, dies=dies) as world:
         world.run(GONE_SECONDS_MAX, remains)
 
 
 @pytest.mark.proves("OP-02", "NW-06", "B-14")
-@pytest.mark.parametrize("seed", seeds(STORMS_DEFAULT))
+@pytest.mark.parametrize("seed", seeds())
 def test_deletions_in_storms(seed: int) -> None:
     """Some order of deletions and faults would lose a row, or hang for ever."""
     storm(seed)

@@ -28,7 +28,7 @@ AWAY_SECONDS = 90.0
 
 
 @pytest.mark.proves("B-07")
-@pytest.mark.parametrize("crash", [0, 5, 20, 60, 100])
+@pytest.mark.parametrize("crash", [0, 20, 100])
 def test_a_node_in_maintenance_comes_back_without_a_copy(crash: int) -> None:
     """A drained node that is back in time catches up by its log, while writes go on.
 

@@ -79,7 +79,6 @@ def test_rows_that_nobody_has_who_answers_are_given_up_by_a_person_alone() -> No
         assert not world.checks.lost_rows, "the one that is left has all rows"
 
 
-SEEDS = 20
 AGE_SECONDS = (0.3, 3.0, 30.0)
 """About how old the backup is when it is restored."""
 
@@ -115,7 +114,7 @@ def went_back(seed: int) -> World:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.proves("NW-06")
-@pytest.mark.parametrize("seed", seeds(SEEDS))
+@pytest.mark.parametrize("seed", seeds())
 def test_a_backup_of_any_moment_may_be_restored(seed: int) -> None:
     """Some decision that was forgotten would be undone, made again otherwise, or waited for."""
     went_back(seed)

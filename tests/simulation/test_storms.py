@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.runs import STORMS_DEFAULT, seeds, storm
+from simulation.runs import seeds, storm
 
 TESTS = Path(__file__).parents[1]
 
@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.proves("OP-02", "ZR-13", "ZR-14", "ZR-20", "RM-02", "B-06", "B-15")
-@pytest.mark.parametrize("seed", seeds(STORMS_DEFAULT))
+@pytest.mark.parametrize("seed", seeds())
 def test_storms(seed: int) -> None:
     """Some order of faults would lose a row, make two leaders of one epoch, or hang for ever."""
     storm(seed)

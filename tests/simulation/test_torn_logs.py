@@ -19,7 +19,7 @@ class TornLogs(Indexed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds())
 def test_what_a_crash_has_torn_is_no_entry(seed: int) -> None:
     """Recovery by lengths and offsets alone would count entries whose rows are zeros."""
     run = TornLogs(seed)
