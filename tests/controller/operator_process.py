@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -181,8 +182,8 @@ def deed_of(step: str) -> str:
 class DyingOperator:
     """The operator of one pod, one life after the other; each is killed at the point it was given.
 
-    A pod that starts again takes its own Lease over at once, and the process of the next life is
-    loaded while this one runs: so a test can afford many lives.
+    A pod that starts again takes its own Lease over at once, and all lives are children of one
+    process that has loaded everything: so a test can afford many lives.
     """
 
     POD = "dying-operator"
@@ -193,19 +194,25 @@ class DyingOperator:
         self._log = logs / "dying-operator.log"
         own = {"POD_NAME": self.POD, **environment}
         (port,) = free_ports(1)
-        self._env = environment_of(cluster, namespace, port) | own
-        self._living: subprocess.Popen[bytes] | None = None
-        self._next = self._load()
+        with self._log.open("ab") as log:
+            self._parent = subprocess.Popen(
+                [sys.executable, str(DYING_OPERATOR)],
+                env=environment_of(cluster, namespace, port) | own,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                process_group=0,
+            )
 
     def __enter__(self) -> Self:
         """Be there to live."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what is loaded, or lives since its test has failed."""
-        for process in filter(None, (self._living, self._next)):
-            process.kill()
-            process.communicate()
+        """End what is loaded, and what lives since its test has failed."""
+        os.killpg(self._parent.pid, signal.SIGKILL)
+        self._parent.communicate()
 
     async def die_in(self, *steps: str) -> None:
         """Live once or twice in each of these steps: states to be stored, or other deeds."""
@@ -222,21 +229,12 @@ class DyingOperator:
         assert code == -signal.SIGKILL, f"{point}: it ended with {code}\n{end_of(self._log)}"
 
     def _live(self, point: CrashPoint, seconds: float) -> int:
-        self._living, self._next = self._next, self._load()
-        word = json.dumps(dataclasses.asdict(point)).encode()
-        try:
-            self._living.communicate(word, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{point} was never reached\n{end_of(self._log)}") from None
-        process, self._living = self._living, None
-        return process.returncode
-
-    def _load(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, str(DYING_OPERATOR)],
-                env=self._env,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
+        stdin, stdout = self._parent.stdin, self._parent.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(dataclasses.asdict(point)).encode() + b"\n")
+        ready, _, _ = select.select([stdout], [], [], seconds)
+        assert ready, f"{point} was never reached\n{end_of(self._log)}"
+        code = stdout.readline()
+        assert code, f"{point}: its parent has ended\n{end_of(self._log)}"
+        return int(code)
