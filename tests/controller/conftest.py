@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from operated_cluster import TestCluster, abort_connections
+from operator_process import OperatorProcess
 
 from kubernetes_fixture import check_context
 from rezone.local.api import KubeApi
@@ -58,3 +59,16 @@ async def api(cluster: TestCluster) -> AsyncIterator[KubeApi]:
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return where processes of a module write their logs."""
     return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def operator(
+    request: pytest.FixtureRequest, cluster: TestCluster, logs: Path
+) -> Iterator[OperatorProcess]:
+    """Run the operator for the module's NAMESPACE, told its OPERATOR; tests may kill it."""
+    namespace: str = request.module.NAMESPACE
+    cluster.kubectl("create", "namespace", namespace)
+    own: dict[str, str] = getattr(request.module, "OPERATOR", {})
+    process = OperatorProcess(cluster, namespace, logs, **own)
+    with process.running():
+        yield process

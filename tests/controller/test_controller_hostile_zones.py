@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,16 +32,11 @@ MINE = ("--namespace", NAMESPACE)
 NAMELESS: Json = {"spec": {"volumes": [{"name": {}}]}}
 PRIVILEGED = {"containers": [{"name": "data-node", "securityContext": {"privileged": True}}]}
 TAKES_NO_POD = {"spec": {"tolerations": [{"operator": "Sometimes"}]}}
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run an operator that lives in the namespace of the zones, and takes some of them."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    own = {"REZONE_NAMESPACE": NAMESPACE, "REZONE_ZONES_IN_OWN_NAMESPACE": f"{ZONE},bad,deep"}
-    process = OperatorProcess(cluster, NAMESPACE, logs, **own)
-    with process.running():
-        yield process
+OPERATOR = {
+    "REZONE_NAMESPACE": NAMESPACE,
+    "REZONE_ZONES_IN_OWN_NAMESPACE": f"{ZONE},bad,deep",
+}
+"""It lives in the namespace of the zones, and takes some of them."""
 
 
 def stalled(zone: Json) -> tuple[str, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -33,16 +31,6 @@ COLUMNS = [{"name": "id", "type": "int64"}, {"name": "owner", "type": "string"}]
 SCHEMA = {"columns": COLUMNS, "primaryKey": ["id"]}
 INDEXED = {**SCHEMA, "indexes": [{"name": "by_owner", "columns": ["owner"]}]}
 ROWS = pa.table({"id": range(5000), "owner": [f"owner {i % 100}" for i in range(5000)]})
-
-
-@pytest.fixture
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run the operator for this module's namespace."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs)
-    process.start()
-    yield process
-    assert process.stop() == 0, process.log()
 
 
 def settled(found: Json) -> bool:

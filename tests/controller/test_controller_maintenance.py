@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from operated_cluster import (
@@ -31,15 +29,6 @@ NAMESPACE = "maintained"
 # Nodes are chosen by the zone's name, and other modules have zones of theirs.
 ZONE = "maintained"
 POOL = tuple(f"pool-{n}" for n in range(31, 34))
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run the operator for this module's namespace."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs)
-    with process.running():
-        yield process
 
 
 @pytest.mark.proves("B-07")

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pytest
@@ -60,15 +59,6 @@ NODES = ("worker-1", "worker-2", "worker-3", "worker-4")
 TASKS = path_of(NAMESPACE, "rebalancetasks")
 ZONES = path_of(NAMESPACE, "distributionzones")
 MIGRATIONS = path_of(NAMESPACE, "regionmigrations")
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run the operator for this module's namespace; tests kill it and start it again."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs)
-    with process.running():
-        yield process
 
 
 @pytest.fixture

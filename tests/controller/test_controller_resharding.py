@@ -7,8 +7,7 @@ import functools
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 from operated_cluster import (
@@ -37,15 +36,7 @@ NODES = ("worker-1", "worker-2", "worker-3")
 ZONE = "cut"
 ZONES = path_of(NAMESPACE, "distributionzones")
 TASKS = path_of(NAMESPACE, "rebalancetasks")
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run the operator for this module's namespace; old partitions go at once."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs, **GRACE)
-    with process.running():
-        yield process
+OPERATOR = GRACE
 
 
 @pytest.fixture

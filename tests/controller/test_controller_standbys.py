@@ -7,8 +7,7 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,16 +30,8 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
 NAMESPACE = "standing-by"
 ZONE = "hot"
 NODES = ("worker-1", "worker-2", "worker-3")
-
-
-@pytest.fixture
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run an operator that waits for a leader shorter than any process needs to start again."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs, REZONE_LEADER_LEASE_SECONDS="0.1")
-    process.start()
-    yield process
-    process.stop()
+OPERATOR = {"REZONE_LEADER_LEASE_SECONDS": "0.1"}
+"""It waits for a leader shorter than any process needs to start again."""
 
 
 async def until_routes(

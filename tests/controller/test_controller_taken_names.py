@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from operated_cluster import (
@@ -22,7 +20,6 @@ from operated_cluster import (
     task_manifest,
     until,
 )
-from operator_process import OperatorProcess
 
 from rezone.local.api import Json, KubeApi
 from rezone.resources.conditions import Reason
@@ -54,15 +51,6 @@ FOREIGN: Json = {
         "executor": {},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run the operator for this module's namespace."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs)
-    with process.running():
-        yield process
 
 
 def stalled_reason(task: Json) -> str:

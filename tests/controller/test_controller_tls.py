@@ -7,7 +7,6 @@ import base64
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,17 +38,7 @@ NODES = ("worker-1", "worker-2", "worker-3")
 ZONE = "vault"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 SHORT = ClientSettings(timeout_seconds=1.0)
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run an operator that issues certificates."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs, REZONE_TLS="issued")
-    process.start()
-    yield process
-    cluster.kubectl("delete", "distributionzones", "--all", "--namespace", NAMESPACE)
-    assert process.stop() == 0, process.log()
+OPERATOR = {"REZONE_TLS": "issued"}
 
 
 @pytest.fixture

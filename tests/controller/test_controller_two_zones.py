@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from operated_cluster import (
@@ -34,16 +32,8 @@ NAMESPACE = "shared"
 ZONES = ("shared-a", "shared-b")
 POOL = ("pool-61", "pool-62")
 ONE_REPLICA = {"partitions": 1, "replicas": 1, "minInSyncReplicas": 1}
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run the operator for this module's namespace; a machine takes part in one copy at a time."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    limit = {"REZONE_MAX_MIGRATIONS_PER_KUBERNETES_NODE": "1"}
-    process = OperatorProcess(cluster, NAMESPACE, logs, **limit)
-    with process.running():
-        yield process
+OPERATOR = {"REZONE_MAX_MIGRATIONS_PER_KUBERNETES_NODE": "1"}
+"""A machine takes part in one copy at a time."""
 
 
 async def set_rate(api: KubeApi, zone: str, bytes_per_second: int) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from operated_cluster import (
@@ -40,15 +38,6 @@ TASKS = path_of(NAMESPACE, "rebalancetasks")
 MIGRATIONS = path_of(NAMESPACE, "regionmigrations")
 NO_TIME = "2026-01-01T00:00:00+99:99"
 """The API server takes it for a time, and no program does."""
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: TestCluster, logs: Path) -> Iterator[OperatorProcess]:
-    """Run the operator for this module's namespace."""
-    cluster.kubectl("create", "namespace", NAMESPACE)
-    process = OperatorProcess(cluster, NAMESPACE, logs)
-    with process.running():
-        yield process
 
 
 def break_status(cluster: TestCluster, kind: str, name: str, **status: object) -> None:
