@@ -2,13 +2,17 @@
 
 Deterministic: the reconcile loops run in this process against the real API server and real data
 nodes, and end exactly at the write. `test_controller_killed` kills the real process besides.
+
+`make test` ends them at every second state, before or after its write, for `test_controller_killed`
+has a death in each; `make chaos-operator` ends them at each, before and after.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pytest
 from crash_points import CrashPoint
@@ -31,6 +35,7 @@ from operated_cluster import (
     task_manifest,
     until,
 )
+from operator_process import EVERY_POINT
 
 from rezone.controller.work.keys import Kind
 from rezone.local.api import Json, KubeApi
@@ -95,26 +100,36 @@ async def approval(api: KubeApi, mode: str) -> None:
     await api.patch(ZONE_PATH, {"spec": {"rebalance": {"approval": mode}}})
 
 
+State = TypeVar("State")
+
+
+def some(deaths: Sequence[tuple[State, bool]]) -> list[tuple[State, bool]]:
+    """Return states and whether to die behind their write: every second one, or all and both."""
+    if not EVERY_POINT:
+        return [*deaths[::2]]
+    return [(state, after) for state, _ in deaths for after in (False, True)]
+
+
 def ends(states: frozenset[str]) -> Callable[[Json], bool]:
     """Return the predicate that waits for an end."""
     return lambda found: state_of(found) in states
 
 
-TASK_STATES = (
-    TaskState.PLANNED,
-    TaskState.APPROVED,
-    TaskState.AWAITING_REPLICAS,
-    TaskState.TRANSFERRING,
-    TaskState.SWITCHING,
-    TaskState.FINALIZING,
-    TaskState.STOPPING_REDUNDANT,
-    TaskState.SUCCEEDED,
+TASK_DEATHS = (
+    (TaskState.PLANNED, True),
+    (TaskState.APPROVED, True),
+    (TaskState.AWAITING_REPLICAS, False),
+    (TaskState.TRANSFERRING, True),
+    (TaskState.SWITCHING, True),
+    (TaskState.FINALIZING, False),
+    (TaskState.STOPPING_REDUNDANT, True),
+    (TaskState.SUCCEEDED, True),
 )
+"""Not the moment at which `test_controller_killed` dies."""
 
 
 @pytest.mark.proves("RM-02", "ZR-13", "B-05")
-@pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
-@pytest.mark.parametrize("state", TASK_STATES)
+@pytest.mark.parametrize(("state", "after"), some(TASK_DEATHS))
 async def test_task_goes_on_after_a_crash(
     cluster: TestCluster, api: KubeApi, zone: str, state: TaskState, *, after: bool
 ) -> None:
@@ -156,11 +171,10 @@ async def _check_moved(api: KubeApi, partition: int, replicas: tuple[int, ...], 
     return found
 
 
-CANCEL_STATES = (TaskState.CANCELLING, TaskState.CANCELLED)
+CANCEL_DEATHS = ((TaskState.CANCELLING, True), (TaskState.CANCELLED, False))
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
-@pytest.mark.parametrize("state", CANCEL_STATES)
+@pytest.mark.parametrize(("state", "after"), some(CANCEL_DEATHS))
 async def test_cancel_goes_on_after_a_crash(
     cluster: TestCluster, api: KubeApi, zone: str, state: TaskState, *, after: bool
 ) -> None:
@@ -185,19 +199,18 @@ async def test_cancel_goes_on_after_a_crash(
     await asyncio.to_thread(writer.check)
 
 
-MIGRATION_STATES = (
-    MigrationState.SELECT_CANDIDATE,
-    MigrationState.OPEN_CANDIDATE,
-    MigrationState.UPDATE_METADATA_DOWN,
-    MigrationState.DOWNGRADE_LEADER,
-    MigrationState.CLOSE_OLD_LEADER,
-    MigrationState.SUCCEEDED,
+MIGRATION_DEATHS = (
+    (MigrationState.SELECT_CANDIDATE, True),
+    (MigrationState.OPEN_CANDIDATE, True),
+    (MigrationState.UPDATE_METADATA_DOWN, False),
+    (MigrationState.DOWNGRADE_LEADER, False),
+    (MigrationState.CLOSE_OLD_LEADER, False),
+    (MigrationState.SUCCEEDED, True),
 )
 
 
 @pytest.mark.proves("RM-02", "RM-06")
-@pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
-@pytest.mark.parametrize("state", MIGRATION_STATES)
+@pytest.mark.parametrize(("state", "after"), some(MIGRATION_DEATHS))
 async def test_migration_goes_on_after_a_crash(
     cluster: TestCluster, api: KubeApi, zone: str, state: MigrationState, *, after: bool
 ) -> None:
@@ -247,12 +260,14 @@ async def _put_back(cluster: TestCluster, api: KubeApi, partition: int, node: in
     await check_settled(api, NAMESPACE, ZONE)
 
 
-ROLLBACK_STATES = (MigrationState.UPDATE_METADATA_ROLLBACK, MigrationState.ROLLED_BACK)
+ROLLBACK_DEATHS = (
+    (MigrationState.UPDATE_METADATA_ROLLBACK, True),
+    (MigrationState.ROLLED_BACK, True),
+)
 
 
 @pytest.mark.proves("RM-08", "DCP-11")
-@pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
-@pytest.mark.parametrize("state", ROLLBACK_STATES)
+@pytest.mark.parametrize(("state", "after"), some(ROLLBACK_DEATHS))
 async def test_rollback_goes_on_after_a_crash(
     cluster: TestCluster, api: KubeApi, zone: str, state: MigrationState, *, after: bool
 ) -> None:
@@ -282,8 +297,7 @@ FAILED = TaskState.FAILED.value
 """The end of that name which tasks and migrations both have."""
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before-write", "after-write"])
-@pytest.mark.parametrize("kind", [Kind.TASK, Kind.MIGRATION])
+@pytest.mark.parametrize(("kind", "after"), some(((Kind.TASK, True), (Kind.MIGRATION, False))))
 async def test_what_cannot_be_done_fails_after_a_crash(
     cluster: TestCluster, api: KubeApi, zone: str, kind: Kind, *, after: bool
 ) -> None:
@@ -310,7 +324,7 @@ ELSEWHERE = {MigrationState.UNCLEAN_ELECTION}
 
 def test_every_stored_state_has_its_crash() -> None:
     """A new state would come without anybody dying in it."""
-    assert {*TASK_STATES, *CANCEL_STATES, FAILED} == set(TaskState)
-    assert {*MIGRATION_STATES, *ROLLBACK_STATES, FAILED} | NEVER_STORED | ELSEWHERE == set(
-        MigrationState
-    )
+    tasks = {state for state, _ in (*TASK_DEATHS, *CANCEL_DEATHS)}
+    migrations = {state for state, _ in (*MIGRATION_DEATHS, *ROLLBACK_DEATHS)}
+    assert {*tasks, FAILED} == set(TaskState)
+    assert {*migrations, FAILED} | NEVER_STORED | ELSEWHERE == set(MigrationState)

@@ -177,9 +177,7 @@ STATES: tuple[T | M, ...] = (
 )
 SOME = (
     Case(T.TRANSFERRING, "itself", after=True),
-    Case(M.DOWNGRADE_LEADER, "itself", after=False),
     Case(T.SWITCHING, "routes", after=True),
-    Case(T.AWAITING_REPLICAS, "pod-of-leader", after=False),
     Case(T.FINALIZING, "zone", after=False),
     Case(T.TRANSFERRING, "namespace", after=True),
 )
