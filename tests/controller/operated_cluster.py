@@ -35,6 +35,8 @@ CRDS = ROOT / "crds"
 POOL = "rezone.dev/pool"
 SCHEMA = arrow_schema_of(TableSchema())
 DEADLINE_SECONDS = 90.0
+WRITE_PAUSE_SECONDS = 0.04
+"""Without a pause between its writes a test's writer takes what the machine has from all else."""
 TERMINAL_TASKS = frozenset({"Succeeded", "Failed", "Cancelled"})
 TERMINAL_MIGRATIONS = frozenset({"Succeeded", "Failed", "RolledBack"})
 
@@ -331,7 +333,7 @@ class Writer:
 
     def _run(self) -> None:
         number = 0
-        while not self._stop.wait(0.005):  # a pause between writes, so that the cluster can breathe
+        while not self._stop.wait(WRITE_PAUSE_SECONDS):
             number += 1
             rows = {
                 f"key-{(number * 8 + i) % 200}".encode(): f"{number}".encode() for i in range(8)

@@ -40,6 +40,8 @@ from rezone.wire.messages import (
 from rezone.wire.transport.flight import NodeClient, from_flight_error
 
 WAIT_SECONDS = 20
+PAUSE_SECONDS = 0.005
+"""Between two rounds of writes, so that nodes that start have a processor."""
 SMALL = msgspec.structs.replace(
     FAST, reshard_chunk_bytes=2_000, reshard_poll_ms=100, reshard_linger_ms=2, reshard_mark_rows=200
 )
@@ -282,7 +284,7 @@ class Writing:
         old = layout_of(self._c.config)
         clients = {p: Client(self._c) for p in old.ids}
         keys = {p: keys_in(p, old.partitions, 300) for p in old.ids}
-        while not self._stop.is_set():
+        while not self._stop.wait(PAUSE_SECONDS):
             for partition, client in clients.items():
                 some = self._rng.sample(keys[partition], 8)
                 rows = self.rows.setdefault(partition, {})

@@ -33,6 +33,8 @@ from rezone.wire.messages import (
 )
 
 PARTITION = 0
+PAUSE_SECONDS = 0.005
+"""Between two writes of a client, so that nodes that start have a processor."""
 
 
 class Load:
@@ -58,7 +60,7 @@ class Load:
     def _write(self, index: int) -> None:
         client = self.clients[index]
         try:
-            while not self._stop.is_set():
+            while not self._stop.wait(PAUSE_SECONDS):
                 value = str(client.sequence + 1).encode()
                 client.put(PARTITION, {f"key{index}".encode(): value})
                 self.acked[index] = client.sequence
