@@ -19,7 +19,7 @@ from rezone.local.agent.nodes import add_node, fail_node, remove_node
 from rezone.local.api import Json, KubeApi
 from rezone.local.cluster import AGENT, LocalCluster
 from rezone.local.commands import local
-from rezone.local.controlplane import ControlPlaneSettings
+from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
 from rezone.local.errors import ApiError
 from rezone.local.processes import ProcessId
 from rezone.local.tools import find_tools
@@ -411,13 +411,18 @@ async def test_mounted_configuration(cluster: LocalCluster, api: KubeApi) -> Non
 
 
 async def test_down_and_up_keep_what_was_there(cluster: LocalCluster, api: KubeApi) -> None:
-    """A cluster that forgets its objects, or leaves processes behind, cannot be switched off."""
+    """A cluster that forgets its objects, or leaves processes behind, cannot be switched off.
+
+    A new port would break every kubeconfig handed out before.
+    """
     await api.create(PODS, pod("lasting", "exec sleep 600"))
     process = process_of(cluster, await until(api, PODS, "lasting", is_ready))
+    server = ControlPlane(cluster.kubeconfig.parent).server
     await asyncio.to_thread(cluster.down)
     assert not process.alive()
     assert not any(part.running for part in cluster.status())
     await asyncio.to_thread(cluster.up)
+    assert ControlPlane(cluster.kubeconfig.parent).server == server
     async with KubeApi(cluster.kubeconfig) as fresh:
         again = lambda item: is_ready(item) and state_of(item)["restartCount"] == 1  # noqa: E731
         await until(fresh, PODS, "lasting", again)

@@ -19,25 +19,6 @@ async def test_namespace_fixture_is_fresh(kube: KubeApi, namespace: str) -> None
     assert found["status"]["phase"] == "Active"
 
 
-def test_restart_keeps_ports_and_data(tmp_path: Path) -> None:
-    """A new port after a restart would break every kubeconfig handed out before."""
-    settings = ControlPlaneSettings(components=("etcd", "kube-apiserver"), unsafe_no_fsync=True)
-    plane = ControlPlane(tmp_path, settings)
-    try:
-        plane.start()
-        server = plane.server
-        processes = plane.running()
-        plane.start()
-        assert plane.running() == processes, "a second start must leave running parts alone"
-        plane.stop()
-        assert not any(process.alive() for process in processes.values() if process)
-        plane.start()
-        assert plane.server == server
-    finally:
-        plane.stop(delete=True)
-    assert not tmp_path.exists()
-
-
 def test_failing_part_shows_its_log(tmp_path: Path) -> None:
     """A start that hangs or hides the reason leaves the person with nothing to do."""
     settings = ControlPlaneSettings(
