@@ -27,6 +27,8 @@ from rezone.local.tools import find_tools
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(90)]
 
 PODS = "/api/v1/namespaces/default/pods"
+JAVA_OPTIONS = os.environ["JDK_JAVA_OPTIONS"]
+"""Pods have nothing of the environment of tests."""
 
 
 @pytest.fixture(scope="module")
@@ -368,7 +370,7 @@ async def test_spark_application_runs(cluster: LocalCluster, api: KubeApi, tmp_p
             "sparkVersion": "4.1.0",
             "mainApplicationFile": f"local://{job}",
             "arguments": ["1000"],
-            "driver": {"memory": "512m"},
+            "driver": {"memory": "512m", "envVars": {"JDK_JAVA_OPTIONS": JAVA_OPTIONS}},
             "executor": {},
         },
     }
