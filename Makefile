@@ -24,7 +24,7 @@ test: prepare browser checkers ## Run the test suite on a real API server, Rocks
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
-	$(RUN) hack/beside.py "$(PYTEST) tests/controller" "$(PYTEST) --ignore tests/controller --ignore tests/simulation" "$(PYTEST) tests/simulation"
+	$(RUN) hack/beside.py "$(PYTEST) tests/controller" "$(PYTEST) tests/datanode" "$(PYTEST) $(foreach part,controller datanode simulation,--ignore tests/$(part))" "$(PYTEST) tests/simulation"
 endif
 
 test-kubernetes: prepare ## Run the tests that need an API server on another version of Kubernetes: VERSION=1.37, built once
