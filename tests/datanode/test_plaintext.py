@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import OPERATOR, Client, HandClock, ProcessNode, cluster
+from replica_cluster import OPERATOR, Client, ProcessNode, cluster
 
-from rezone.datanode.service.epoch_steps import (
+from rezone.datanode.service.epoch_bounds import (
+    BEGAN_SECONDS,
     CHANGES,
-    PAUSE_SECONDS,
-    REVISIONS,
-    STEP,
-    EpochSteps,
+    LEADERS,
+    check_bounds,
 )
 from rezone.wire.errors import ForbiddenError
 from rezone.wire.messages import (
@@ -35,6 +36,7 @@ from rezone.wire.messages import (
 
 P = 0
 LAST = (1 << 63) - 1
+LAST_LEADER = (1 << 32) - 1
 
 
 @pytest.mark.slow
@@ -83,23 +85,22 @@ def test_forged_numbers_of_a_partition_do_not_lock_the_operator_out(tmp_path: Pa
             )
             return NotifyLeaderAndIsr(fence=fence, peers=c.peers, partitions=(changed,))
 
-        latest = msgspec.structs.replace(record, leader_epoch=LAST, partition_epoch=LAST)
+        latest = msgspec.structs.replace(record, leader_epoch=LAST_LEADER, partition_epoch=LAST)
         later = Fence(coordinator_epoch=c.epoch, revision=LAST)
         far: dict[str, Any] = {"fence": fence, "partition": P}
         forged = (
-            notified(leader_epoch=LAST),
+            notified(leader_epoch=LAST_LEADER),
             notified(partition_epoch=LAST),
-            notified(next_leader=0, next_epoch=LAST),
-            notified(leader_epoch=CHANGES + record.leader_epoch + 1),
+            notified(next_leader=0, next_epoch=LAST_LEADER),
             BeginEmpty(state=latest, **far),
-            UpgradeCandidate(next_epoch=LAST, **far),
-            Takeover(leader_epoch=record.leader_epoch, candidate=0, next_epoch=LAST, **far),
-            StopReplica(leader_epoch=LAST, partition_epoch=LAST, **far),
+            UpgradeCandidate(next_epoch=LAST_LEADER, **far),
+            Takeover(leader_epoch=record.leader_epoch, candidate=0, next_epoch=LAST_LEADER, **far),
+            StopReplica(leader_epoch=LAST_LEADER, partition_epoch=LAST, **far),
             PullSnapshot(fence=later, partition=P, source="127.0.0.1:1"),
             ConfigureNode(fence=fence, config=c.config, peers=c.peers, number=LAST),
         )
         for each in forged:
-            with pytest.raises(ForbiddenError, match="too far above"):
+            with pytest.raises(ForbiddenError, match="too high"):
                 c.call(0, each)
         node = c.nodes[0]
         assert isinstance(node, ProcessNode)
@@ -107,7 +108,7 @@ def test_forged_numbers_of_a_partition_do_not_lock_the_operator_out(tmp_path: Pa
         node.start()
         c.wait_up(0)
         for each in forged:
-            with pytest.raises(ForbiddenError, match="too far above"):
+            with pytest.raises(ForbiddenError, match="too high"):
                 c.call(0, each)
         c.configure()
         c.revision += 1
@@ -115,55 +116,113 @@ def test_forged_numbers_of_a_partition_do_not_lock_the_operator_out(tmp_path: Pa
         Client(c).put(P, {b"a": b"1"})
 
 
-@pytest.mark.proves("TR-03")
-def test_revisions_go_up_by_what_a_cluster_may_change() -> None:
-    """They are resource versions: a busy cluster's are far apart, and all partitions get the same.
+def highest(attempt: Callable[[int], object], most: int = LAST) -> int:
+    """Return the highest number that a data node takes, as whoever tries them all finds it."""
+    taken = 0
+    while taken < most:
+        number = (taken + most + 1) // 2
+        try:
+            attempt(number)
+        except ForbiddenError:
+            most = number - 1
+        else:
+            taken = number
+    return taken
 
-    A step for each partition would hold them up one after another.
+
+@pytest.mark.slow
+@pytest.mark.proves("TR-03")
+def test_the_highest_number_forged_at_one_node_locks_the_operator_out_of_none(
+    tmp_path: Path,
+) -> None:
+    """The operator goes above what one node knows, and all nodes take that within seconds.
+
+    Where a number's bound was counted from what each node knew, those that were not forged at
+    refused the operator for ever. One of them has begun again since, and remembers no attempt.
     """
-    clock = HandClock()
-    steps = EpochSteps(clock)
-    steps.check_revision(REVISIONS, lambda: 0)
-    steps.check_revision(REVISIONS, lambda: 0)
-    steps.check_revision(REVISIONS + CHANGES, lambda: 0)
-    with pytest.raises(ForbiddenError):
-        steps.check_revision(REVISIONS + CHANGES + 1, lambda: 0)
-    clock.advance(PAUSE_SECONDS)
-    with pytest.raises(ForbiddenError):
-        steps.check_revision(2 * REVISIONS + 1, lambda: 0)
-    steps.check_revision(2 * REVISIONS, lambda: 0)
-    restarted = EpochSteps(clock)
-    restarted.check_revision(3 * REVISIONS, lambda: 2 * REVISIONS)
+    with cluster(tmp_path, 3, processes=True) as c:
+        c.create(P, (0, 1, 2))
+        record = c.records[P]
+
+        def notify(node: int, coordinator_epoch: int, **changes: int) -> None:
+            changed = PartitionAssignment(
+                partition=P, state=msgspec.structs.replace(record, **changes)
+            )
+            fence = Fence(coordinator_epoch=coordinator_epoch, revision=c.revision)
+            partitions = (changed,) if changes else ()
+            c.call(node, NotifyLeaderAndIsr(fence=fence, peers=c.peers, partitions=partitions))
+
+        partition_epoch = highest(lambda n: notify(0, c.epoch, partition_epoch=n))
+        leader_epoch = highest(
+            lambda n: notify(0, c.epoch, leader_epoch=n, partition_epoch=partition_epoch),
+            LAST_LEADER,
+        )
+        coordinator_epoch = highest(lambda n: notify(0, n))
+        restarted = c.nodes[2]
+        assert isinstance(restarted, ProcessNode)
+        restarted.kill()
+        restarted.start()
+        c.wait_up(2)
+
+        c.epoch = coordinator_epoch + 1
+        above = msgspec.structs.replace(
+            record,
+            leader_epoch=leader_epoch + 1,
+            partition_epoch=partition_epoch + 1,
+            coordinator_epoch=c.epoch,
+        )
+
+        def taken(node: int) -> bool:
+            with contextlib.suppress(ForbiddenError):
+                c.send(P, above, node)
+                return True
+            return False
+
+        c.until_each("a data node takes the operator's numbers", (0, 1, 2), taken)
+        Client(c).put(P, {b"a": b"1"})
+
+
+def is_taken(fence: Fence, now: int) -> bool:
+    """Return whether a node takes a call at a time, in microseconds since 1970."""
+    try:
+        check_bounds(NotifyLeaderAndIsr(fence=fence, peers={}, partitions=()), fence, now)
+    except ForbiddenError:
+        return False
+    return True
 
 
 @pytest.mark.proves("TR-03")
-def test_epochs_go_up_by_steps_and_the_next_one_always_may() -> None:
-    """Many small steps would end where one large one does, or hold up the true operator."""
+def test_numbers_are_bounded_by_the_time_of_day_alone() -> None:
+    """All data nodes have the same bound, and what one of them knows does not raise it.
 
-    class Clock:
-        """Stands still."""
+    Whoever calls again and again would get to the last number; or the operator, which goes one
+    above what it has learned from one node, would be refused by the others.
+    """
+    now = (BEGAN_SECONDS + 1_000_000) * 1_000_000
+    later = now + 1_000_000
+    epoch = (1 << 16) + 1_000_000
+    assert is_taken(Fence(coordinator_epoch=epoch), now)
+    assert not is_taken(Fence(coordinator_epoch=epoch + 1), now)
+    assert is_taken(Fence(coordinator_epoch=epoch + 1), later)
+    revision = CHANGES.at(now)
+    assert is_taken(Fence(coordinator_epoch=1, revision=revision), now)
+    assert not is_taken(Fence(coordinator_epoch=1, revision=revision + 1), now)
+    assert is_taken(Fence(coordinator_epoch=1, revision=revision + 1), later)
 
-        now = 100.0
 
-        def monotonic(self) -> float:
-            """Return seconds."""
-            return self.now
+@pytest.mark.proves("TR-03")
+def test_a_clock_of_1970_keeps_no_operator_out() -> None:
+    """A machine without a battery has that time; its data node would refuse all calls."""
+    assert is_taken(Fence(coordinator_epoch=1 << 16, revision=1 << 40), 0)
 
-        def micros(self) -> int:
-            """Return nothing that is asked for."""
-            return 0
 
-    clock = Clock()
-    steps = EpochSteps(clock)
-    steps.check(Fence(coordinator_epoch=STEP), 0)
-    with pytest.raises(ForbiddenError):
-        steps.check(Fence(coordinator_epoch=2 * STEP), STEP)
-    steps.check(Fence(coordinator_epoch=STEP + 1), STEP)
-    steps.check(Fence(coordinator_epoch=1), STEP)  # refused elsewhere, with what is known
-    clock.now += PAUSE_SECONDS
-    with pytest.raises(ForbiddenError):
-        steps.check(Fence(coordinator_epoch=2 * STEP + 1), STEP)
-    steps.check(Fence(coordinator_epoch=2 * STEP), STEP)
+@pytest.mark.proves("TR-03")
+def test_no_number_is_used_up_within_years() -> None:
+    """The operator has to have a number above what is forged, as often as somebody forges one."""
+    year = 366 * 24 * 3600
+    in_decades = (BEGAN_SECONDS + 50 * year) * 1_000_000
+    assert LEADERS.at(in_decades) < 1 << 31, "what a Lease counts"
+    assert CHANGES.at(in_decades) < 1 << 62
 
 
 @pytest.mark.slow

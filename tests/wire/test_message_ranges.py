@@ -7,7 +7,16 @@ import pytest
 from msgspec import inspect
 
 from rezone.wire import messages
-from rezone.wire.messages import ALL_MESSAGES, ReadRequest, TransactionEnd, WriteRequest
+from rezone.wire.messages import (
+    ALL_MESSAGES,
+    Fence,
+    LeaderAndIsr,
+    NotifyLeaderAndIsr,
+    PartitionAssignment,
+    ReadRequest,
+    TransactionEnd,
+    WriteRequest,
+)
 
 _LEAVES = (inspect.IntType, inspect.FloatType)
 
@@ -48,6 +57,16 @@ def test_every_number_has_a_range(kind: type[messages.Message]) -> None:
         TransactionEnd(opaque=1, partition=0, transaction="", sequence=-1),
         ReadRequest(opaque=1, partition=0, max_age_ms=-1),
         ReadRequest(opaque=1, partition=0, as_of=1 << 63),
+        NotifyLeaderAndIsr(
+            fence=Fence(coordinator_epoch=1),
+            peers={},
+            partitions=(
+                PartitionAssignment(
+                    partition=0,
+                    state=LeaderAndIsr(leader=0, leader_epoch=1 << 32, isr=(), coordinator_epoch=1),
+                ),
+            ),
+        ),
     ],
 )
 def test_numbers_out_of_their_range_are_no_messages(message: messages.Message) -> None:

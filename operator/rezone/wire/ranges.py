@@ -21,7 +21,7 @@ Unsigned = Annotated[int, Meta(ge=0)]
 """64 bits without a sign, which is what msgpack has at most: hashes of keys, sequences."""
 
 Unsigned32 = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
-"""32 bits without a sign: epochs of producers."""
+"""32 bits without a sign, as the log has them: epochs of producers and leaders."""
 
 Integer = Annotated[int, Meta(ge=-_MOST - 1)]
 """Any number of 64 bits: what an error tells."""

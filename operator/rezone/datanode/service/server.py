@@ -26,28 +26,21 @@ from rezone.datanode.scheduling.requests import Result, operation_of, result_of_
 from rezone.datanode.scheduling.unread import Peer, Unread
 from rezone.datanode.service.control import Control
 from rezone.datanode.service.door import Door
-from rezone.datanode.service.epoch_steps import (
-    Epochs,
-    EpochSteps,
-    check_epochs,
-    check_number,
-)
+from rezone.datanode.service.epoch_bounds import check_bounds
 from rezone.datanode.service.guard import Guard, guard_of
 from rezone.datanode.settings import Clock
 from rezone.datanode.writing.owner import Owner
 from rezone.domain.access.roles import Act, act_of
 from rezone.wire import messages
-from rezone.wire.errors import RezoneError, UnknownPartitionError
+from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     BulkInsert,
-    ConfigureNode,
     CopyFailure,
     CopyState,
     Fence,
     IndexTicket,
     Message,
     NodeId,
-    PartitionId,
     ScanTicket,
     SelectTicket,
     SnapshotTicket,
@@ -81,7 +74,6 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         self._door = door or Door(node.settings, node.clock)
         self._control = Control(node)
         self._here: Identity | None = None
-        self._steps = EpochSteps(node.clock)
         if files is None:
             super().__init__(f"grpc://{listen}")
         else:
@@ -123,27 +115,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         fence = getattr(request, "fence", None)
         if self._here is not None or not isinstance(fence, Fence):
             return
-        zone = self._node.zone
-        self._steps.check(fence, zone.coordinator_epoch)
-        self._steps.check_revision(fence.revision, self._highest_revision)
-        check_epochs(request, self._epochs)
-        if isinstance(request, ConfigureNode):
-            check_number(request.number, zone.configured_number(fence.coordinator_epoch))
-
-    def _highest_revision(self) -> int:
-        """Return the highest revision that a replica here knows."""
-        return max((each.store.meta.revision for each in self._node.partitions()), default=0)
-
-    def _epochs(self, partition: PartitionId) -> Epochs:
-        """Return the epochs of a partition that are known here."""
-        records = [self._node.zone.record(partition)]
-        with contextlib.suppress(UnknownPartitionError):
-            records.append(self._node.find(partition).record)
-        known = [each for each in records if each is not None]
-        return (
-            max((each.leader_epoch for each in known), default=0),
-            max((each.partition_epoch for each in known), default=0),
-        )
+        check_bounds(request, fence, self._node.clock.micros())
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> Any:
         """Stream a snapshot, a scan or a lookup."""

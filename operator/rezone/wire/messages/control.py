@@ -12,7 +12,7 @@ from rezone.wire.messages.records import (
     ZoneConfig,
 )
 from rezone.wire.messages.reports import IsrProposal
-from rezone.wire.ranges import Count, Seconds, Unsigned
+from rezone.wire.ranges import Count, Seconds, Unsigned, Unsigned32
 
 DIGEST_RANGES_MAX = 4096
 """Of each range a digest is held in memory and sent."""
@@ -68,7 +68,7 @@ class StopReplica(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     partition_epoch: Count
 
 
@@ -121,9 +121,9 @@ class Takeover(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     candidate: NodeId
-    next_epoch: Count
+    next_epoch: Unsigned32
 
 
 class Seal(Message, frozen=True):
@@ -135,7 +135,7 @@ class Seal(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
 
 
 class UpgradeCandidate(Message, frozen=True):
@@ -146,7 +146,7 @@ class UpgradeCandidate(Message, frozen=True):
 
     fence: Fence
     partition: PartitionId
-    next_epoch: Count
+    next_epoch: Unsigned32
     last_offset: Count | None = None
     index: IndexPosition | None = None
 

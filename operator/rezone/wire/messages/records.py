@@ -79,7 +79,7 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     version: Count = 2
     leader: NodeId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     isr: tuple[NodeId, ...]
     coordinator_epoch: Count
     partition_epoch: Count = 0
@@ -87,7 +87,7 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     hot_standby_replica: NodeId | None = None
     iss: tuple[NodeId, ...] = ()
     next_leader: NodeId | None = None
-    next_epoch: Count | None = None
+    next_epoch: Unsigned32 | None = None
     eligible: tuple[NodeId, ...] = ()
     sealing: bool = False
     sealed: bool = False

@@ -22,7 +22,7 @@ class ReshardPosition(msgspec.Struct, frozen=True, array_like=True):
     offset: Count
     commit_time: Count
     partition_uuid: str
-    leader_epoch: Count = 0
+    leader_epoch: Unsigned32 = 0
     backfilling: bool = False
     backfilled_to: bytes = b""
     rows: Count = 0
@@ -48,7 +48,7 @@ class ReshardRange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     target: PartitionId
     first_hash: Unsigned
     last_hash: Unsigned
-    leader_epoch: Count = 0
+    leader_epoch: Unsigned32 = 0
     keep_from: Count | None = None
 
 
@@ -129,7 +129,7 @@ class CatchUpEntry(msgspec.Struct, frozen=True, array_like=True):
     end_offset: Count
     commit_time: Count
     branch: str
-    leader_epoch: Count
+    leader_epoch: Unsigned32
 
 
 class RangeCatchUp(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

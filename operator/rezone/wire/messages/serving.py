@@ -126,7 +126,7 @@ class WriteResult(Message, frozen=True):
     opaque: Count
     end_offset: Count
     commit_time: Count
-    leader_epoch: Count = 0
+    leader_epoch: Unsigned32 = 0
     paced_ms: Count = 0
 
 
@@ -163,7 +163,7 @@ class TransactionResult(Message, frozen=True):
     outcome: TransactionOutcome
     end_offset: Count = 0
     commit_time: Count = 0
-    leader_epoch: Count = 0
+    leader_epoch: Unsigned32 = 0
 
 
 class OwnWrites(msgspec.Struct, frozen=True, array_like=True):
@@ -229,7 +229,7 @@ class LeaderMoved(Message, frozen=True):
     partition: PartitionId
     leader: NodeId
     address: str
-    leader_epoch: Count
+    leader_epoch: Unsigned32
 
 
 class ScanTicket(Message, frozen=True):

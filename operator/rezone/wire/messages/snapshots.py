@@ -5,7 +5,7 @@ import msgspec
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import FailoverEntry, ProducerRecord, TransactionRecord
 from rezone.wire.messages.resharding import ReshardPosition, SealMark
-from rezone.wire.ranges import Count
+from rezone.wire.ranges import Count, Unsigned32
 
 # --- snapshots: DoGet tickets and DoPut descriptors ------------------------------------------
 
@@ -62,7 +62,7 @@ class SnapshotHeader(Message, frozen=True):
     snapshot_id: str
     offset: Count
     commit_time: Count
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     failover_log: tuple[FailoverEntry, ...]
     producers: tuple[ProducerRecord, ...]
     rows_estimate: Count

@@ -5,7 +5,7 @@ import msgspec
 from rezone.wire.errors import ErrorInfo
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import FailoverEntry, IndexPosition, TakeoverState
-from rezone.wire.ranges import Count, CountOrNone
+from rezone.wire.ranges import Count, CountOrNone, Unsigned32
 
 # --- replication channel: consumer (follower's node) <-> producer (leader's node) -----------
 
@@ -39,7 +39,7 @@ class StreamRequest(Message, frozen=True):
     partition: PartitionId
     high_offset: Count
     partition_uuid: str
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     max_fetch_bytes: Count = 0
     stopped_ms: CountOrNone = -1
 
@@ -53,7 +53,7 @@ class StreamOk(Message, frozen=True):
 
     opaque: Count
     partition: PartitionId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     failover_log: tuple[FailoverEntry, ...]
     committed_offset: Count
     in_sync: bool = True
@@ -129,7 +129,7 @@ class Entries(Message, frozen=True):
     """Log entries, whole and in order; body: their raw bytes."""
 
     partition: PartitionId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     committed_offset: Count
 
 
@@ -137,7 +137,7 @@ class CommitOffset(msgspec.Struct, frozen=True, array_like=True):
     """One stream of a CommitOffsets."""
 
     partition: PartitionId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     committed_offset: Count
 
 
@@ -154,7 +154,7 @@ class ClosedTime(msgspec.Struct, frozen=True, array_like=True):
     """
 
     partition: PartitionId
-    leader_epoch: Count
+    leader_epoch: Unsigned32
     end_offset: Count
     time: Count
 
@@ -184,7 +184,7 @@ class FetchLog(Message, frozen=True):
     opaque: Count = 0
     leaving: bool = False
     index: IndexPosition | None = None
-    ready_epoch: Count = 0
+    ready_epoch: Unsigned32 = 0
     throttle_ms: Count = 0
     sync_ms: Count = 0
     slow_ms: Count = 0
@@ -202,8 +202,8 @@ class SetState(Message, frozen=True):
 
     partition: PartitionId
     state: TakeoverState
-    leader_epoch: Count
-    next_epoch: Count
+    leader_epoch: Unsigned32
+    next_epoch: Unsigned32
     isr: tuple[NodeId, ...]
     replicas: tuple[NodeId, ...]
     end_offset: Count
@@ -228,5 +228,5 @@ class StreamEnd(Message, frozen=True):
     partition: PartitionId
     reason: str
     leader: NodeId | None = None
-    leader_epoch: Count | None = None
-    released_epoch: Count = 0
+    leader_epoch: Unsigned32 | None = None
+    released_epoch: Unsigned32 = 0
