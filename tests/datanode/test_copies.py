@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,6 +28,7 @@ from rezone.storage.copies.fileload import FileLoader
 from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.store_config import StoreConfig
+from rezone.wire import messages
 from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copying.sink import FlightSink
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
@@ -41,6 +45,7 @@ from rezone.wire.messages import (
     NoteCompared,
     PullSnapshot,
     Role,
+    SnapshotHeader,
     SnapshotTicket,
     UpgradeCandidate,
     WaitingCopies,
@@ -246,6 +251,63 @@ def test_a_broken_copy_goes_on_and_a_trimmed_log_asks_for_one(tmp_path: Path, fo
         (receipt,) = copy_partition(
             Relay(P, NodeClient(c.nodes[0].address), [sink(c)], reader="test")
         )
+        assert not receipt.error
+        joined(c, k)
+
+
+class CountedSource:
+    """A source that tells which snapshots were opened at it."""
+
+    def __init__(self, client: NodeClient) -> None:
+        self._client = client
+        self.snapshots: list[str] = []
+
+    def get(self, ticket: SnapshotTicket) -> Iterator[Any]:
+        """Open a snapshot's stream, of which the header has come."""
+        stream = self._client.get(ticket)
+        first = next(stream)
+        header = messages.decode(memoryview(first.app_metadata))
+        assert isinstance(header, SnapshotHeader)
+        self.snapshots.append(header.snapshot_id)
+        return _Stream(first, stream)
+
+
+class _Stream(Iterator[Any]):
+    """A stream of which the first chunk was looked at."""
+
+    def __init__(self, first: Any, stream: Any) -> None:
+        self.schema = stream.schema
+        self._chunks = itertools.chain((first,), stream)
+        self.cancel = stream.cancel
+
+    def __next__(self) -> Any:
+        return next(self._chunks)
+
+
+@pytest.mark.proves("B-05", "TR-03")
+def test_a_source_keeps_its_log_while_a_receiver_tries_the_files(tmp_path: Path) -> None:
+    """A source lets go a minute after its last reader; the trial of 20 GB may take an hour.
+
+    The copy would begin again, for ever. It is asked for the same snapshot until the files have
+    passed, so that it has a reader.
+    """
+    passes = threading.Event()
+
+    def try_files(_directory: Path, size: int) -> int:
+        assert passes.wait(WAIT_SECONDS)
+        return size
+
+    config = msgspec.structs.replace(FORMS["files"], try_files=try_files)
+    with cluster(tmp_path, 3, store_config=config) as c, ThreadPoolExecutor() as pool:
+        k = learner(c)
+        source = CountedSource(NodeClient(c.nodes[0].address))
+        options = CopyOptions(keep_seconds=0.05)
+        relay = Relay(P, source, [sink(c)], reader="test", options=options)
+        copy = pool.submit(copy_partition, relay)
+        c.until("it is read again", lambda: len(source.snapshots) > 2)
+        assert len(set(source.snapshots)) == 1, "the one that is tried"
+        passes.set()
+        (receipt,) = copy.result(WAIT_SECONDS)
         assert not receipt.error
         joined(c, k)
 

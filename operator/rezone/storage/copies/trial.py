@@ -16,6 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
+from rezone.wire.copying.copy import TRIED_BYTES_PER_SECOND_MIN
 from rezone.wire.errors import CorruptionError
 
 MODULE = "rezone.storage.copies.rocks_trial"
@@ -23,8 +24,8 @@ MEMORY_BYTES = 2 << 30
 """Of addresses, most of which are never used: libraries and what the allocator reserves."""
 
 SECONDS_MIN = 60.0
-BYTES_PER_SECOND_MIN = 5_000_000
-"""A trial may take so long; a busy node's takes a multiple of an idle one's."""
+"""A trial may take so long, and longer by its bytes: a busy node's takes a multiple of an idle
+one's."""
 
 _SAID_MAX = 300
 _one = threading.Lock()
@@ -32,7 +33,7 @@ _one = threading.Lock()
 
 def seconds_max(size: int) -> float:
     """Return how long a trial of so many bytes may take."""
-    return SECONDS_MIN + size / BYTES_PER_SECOND_MIN
+    return SECONDS_MIN + size / TRIED_BYTES_PER_SECOND_MIN
 
 
 def try_files(directory: Path, size: int, command: tuple[str, ...] = ("-m", MODULE)) -> int:

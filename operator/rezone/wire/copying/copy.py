@@ -30,6 +30,9 @@ from rezone.wire.transport.flight import from_flight_error
 from rezone.wire.transport.ratelimit import RateLimit
 
 QUEUE_BATCHES = 4
+TRIED_BYTES_PER_SECOND_MIN = 5_000_000
+"""A receiver reads files through before it confirms them, on a busy machine not faster than that."""
+
 RATE_LOOK_SECONDS = 2.0
 """How often a copy that its rate holds back asks for the present one."""
 
@@ -47,13 +50,16 @@ class CopyOptions:
 
     Where receivers know what this copy may take of the zone's rate, that counts instead (B-03).
     A receiver that takes nothing for `stall_seconds`, or does not confirm for
-    `confirm_seconds` after the last batch, has failed.
+    `confirm_seconds` after the last batch, and longer by the files that it has, has failed. While
+    files are awaited the source is asked each `keep_seconds` to keep them and its log: it lets go
+    of both a minute after the last reader.
     """
 
     batch_bytes: int = 2 << 20
     bytes_per_second_max: int = 0
     stall_seconds: float = 60.0
     confirm_seconds: float = 600.0
+    keep_seconds: float = 20.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,11 +215,6 @@ class Relay:
         self._ended = ""
         self.feeds: dict[str, Feed] = {}
 
-    @property
-    def confirm_seconds(self) -> float:
-        """For how long a receiver may take to confirm what it was sent."""
-        return self._options.confirm_seconds
-
     def begin(self) -> bool:
         """Ask the receivers where they stand and open the read; whether there is one."""
         states = [(sink, state) for sink in self._sinks if (state := self._state_of(sink))]
@@ -288,6 +289,38 @@ class Relay:
             with contextlib.suppress(*CHANNEL_ERRORS):
                 self._stream.cancel()
 
+    def await_confirmed(self, feed: Feed, thread: threading.Thread) -> None:
+        """Wait until the thread of a feed has ended; one that takes too long is given up."""
+        begun, most = self._clock(), self._options.confirm_seconds
+        while thread.is_alive() and (left := begun + most - self._clock()) > 0:
+            thread.join(min(left, self._options.keep_seconds))
+            if thread.is_alive() and feed.files:
+                held = self._keep(feed.sink)
+                most = max(most, self._options.confirm_seconds + held / TRIED_BYTES_PER_SECOND_MIN)
+        if thread.is_alive():
+            feed.give_up(f"{feed.sink.name} did not confirm in {most:.0f} s")
+
+    def _keep(self, sink: Sink) -> int:
+        """Have the source keep the files that a receiver holds, and what follows them in the log.
+
+        Who reads them again, if only their names, is a reader. Return how many bytes it holds.
+        """
+        with contextlib.suppress(RezoneError, *CHANNEL_ERRORS):
+            state = sink.state()
+            if state.held is None or state.done:
+                return 0
+            batch_bytes = self._options.batch_bytes
+            ticket = ticket_for(
+                self._partition, [state], reader=self._reader, batch_bytes=batch_bytes
+            )
+            stream = self._source.get(ticket)
+            try:
+                next(stream, None)
+            finally:
+                stream.cancel()
+            return sum(file.bytes for file in state.held.files)
+        return 0
+
     @property
     def receipts(self) -> list[CopyReceipt]:
         """One receipt for each receiver, in their order; once all feeds have ended."""
@@ -320,9 +353,7 @@ def copy_partition(relay: Relay) -> list[CopyReceipt]:
         pass
     relay.end()
     for feed, thread in threads:
-        thread.join(relay.confirm_seconds)
-        if thread.is_alive():
-            feed.give_up(f"{feed.sink.name} did not confirm in {relay.confirm_seconds:.0f} s")
+        relay.await_confirmed(feed, thread)
     return relay.receipts
 
 
