@@ -131,6 +131,24 @@ async def test_who_has_a_secret_is_what_is_mounted(
         assert accepted == ([] if names is NodeNames.OWN else ["true"])
 
 
+@pytest.mark.proves("TR-03")
+def test_no_two_zones_have_a_secret_of_one_name() -> None:
+    """Data nodes of zone `a-data-node-0` would have the key of data node 0 of zone `a`.
+
+    Where the operator issues, the zone that comes second would wait for ever; a zone that is named
+    like the operator, or a client, would have its Secret.
+    """
+    zones = ["a", "a-tls", "data-node-1", "rezone-operator", "a-writer"]
+    zones += [f"{zone}-{end}" for zone in zones for end in ("transfer", "data-node-0", "tls")]
+    found: dict[str, str] = {"rezone-operator-tls": "operator", "a-writer-tls": "client"}
+    for zone in zones:
+        names = [secret_name(zone, Role.DATA_NODE), secret_name(zone, Role.TRANSFER)]
+        names += [secret_name(zone, Role.DATA_NODE, node) for node in (0, 1, 10)]
+        for name in names:
+            assert found.setdefault(name, zone) == zone, f"{name} is of {zone}, too"
+    assert secret_name("orders", Role.DATA_NODE) == "orders-tls", "as it always was"
+
+
 @pytest.mark.proves("B-12")
 async def test_two_thirds_of_a_life_bring_a_new_certificate(api: Kube, namespace: str) -> None:
     """A certificate would be renewed all the time, or be left to expire."""

@@ -12,6 +12,7 @@ Concurrency: used by the tasks of one event loop; `source` may be read from any 
 import asyncio
 import base64
 import enum
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -45,6 +46,7 @@ _CERTIFICATES = "certificates"
 _TYPE = "kubernetes.io/tls"
 _AT_ONCE = 8
 _OWN = ("", "")
+_LIKE_ANOTHER = re.compile(rf"-({'|'.join(Role)}|{Role.DATA_NODE}-\d+)$")
 
 
 class NodeNames(enum.StrEnum):
@@ -56,10 +58,16 @@ class NodeNames(enum.StrEnum):
 
 
 def secret_name(zone: str, role: Role, node: NodeId | None = None) -> str:
-    """Return the name of a zone's Secret for a data node, all of them, or its copy jobs."""
+    """Return the name of a zone's Secret for a data node, all of them, or its copy jobs.
+
+    A zone whose name ends as such a name does would have another one's Secret for all its data
+    nodes: theirs is named with a dot, which no zone's name has.
+    """
     if node is not None:
         return f"{zone}-{role}-{node}-tls"
-    return f"{zone}-tls" if role is Role.DATA_NODE else f"{zone}-{role}-tls"
+    if role is not Role.DATA_NODE:
+        return f"{zone}-{role}-tls"
+    return f"{zone}.tls" if _LIKE_ANOTHER.search(zone) else f"{zone}-tls"
 
 
 @dataclass(frozen=True)
