@@ -229,7 +229,7 @@ def main() -> None:
         except NotHereError as error:
             print(f"left out: {error}")
             continue
-        except (WriterFailedError, ConnectionError, TimeoutError) as error:
+        except (WriterFailedError, OSError) as error:
             print(f"left out, it has broken: {error}")
             continue
         failed = f"; {peer.given_up} more moves were given up by it" if peer.given_up else ""

@@ -234,14 +234,20 @@ class Redis:
                 port = int(answer.rpartition(b":")[2])
 
     def move(self) -> float:
-        """Have the replica fail over."""
-        old = next(port for port in self._pair if not self._follows(port))
+        """Have the replica fail over; ConnectionError and TimeoutError when it does not."""
+        leading = [port for port in self._pair if not self._follows(port)]
+        if len(leading) != 1:
+            raise ConnectionError(f"{len(leading)} of the pair's two servers lead")
+        (old,) = leading
         new = next(port for port in self._pair if port != old)
         begun = time.monotonic()
+        deadline = begun + _DEADLINE_SECONDS
         while not self._failed_over(old, new):
             # It gives up by itself after five seconds, in which no write is taken.
             self.given_up += 1
             begun = time.monotonic()
+            if begun > deadline:
+                raise TimeoutError(f"Redis did not fail over within {_DEADLINE_SECONDS} s")
         online = b"state=online"
         _wait("it is a replica", lambda: online in self._admin[new].call("INFO", "replication"))
         # Nodes tell each other of offsets once a second; a failover before that times out.
@@ -249,7 +255,9 @@ class Redis:
         return begun
 
     def _failed_over(self, old: int, new: int) -> bool:
-        assert self._admin[new].call("CLUSTER", "FAILOVER") == b"+OK"
+        answer = self._admin[new].call("CLUSTER", "FAILOVER")
+        if answer != b"+OK":
+            raise ConnectionError(f"Redis refuses to fail over: {answer!r}")
         deadline = time.monotonic() + _REDIS_FAILOVER_SECONDS
         while not (done := self._follows(old)) and time.monotonic() < deadline:
             pause(0.02)
