@@ -31,10 +31,9 @@ from rezone.client.requests import batches
 from rezone.client.requests.calls import Budget, Call
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
-from rezone.client.requests.sharing import SHARING_ROWS_MAX, Limits, joined
+from rezone.client.requests.sharing import SHARING_ROWS_MAX, Content, Limits, joined
 from rezone.client.routing.placement import PartitionIds, Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
-from rezone.wire.codec import bodies
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
@@ -89,9 +88,8 @@ class _Batch:
     as before.
     """
 
-    body: bytes
+    content: Content
     codec: RowCodec
-    rows: int
     room: int
     call: Call
     delete: bool
@@ -158,17 +156,16 @@ class Writes:
         if not parts:
             call.add([])
         for index, part in enumerate(parts):
-            body = bodies.to_ipc(part.rows)
+            content = Content(part.rows)
             try:
-                room = self._budget.take(len(body))
+                room = self._budget.take(content.size)
             except OverloadedError as error:
                 for _ in range(len(parts) - index):
                     call.add(error)
                 break
             one = _Batch(
-                body=body,
+                content=content,
                 codec=codec,
-                rows=part.rows.num_rows,
                 room=room,
                 call=call,
                 delete=delete,
@@ -334,7 +331,7 @@ class Writes:
                 _log.exception("on_ack failed")
         return PartitionWrite(
             partition=request.partition,
-            rows=batch.rows,
+            rows=batch.content.rows,
             end_offset=message.end_offset,
             commit_time=message.commit_time,
             leader_epoch=message.leader_epoch,
@@ -391,17 +388,16 @@ class Writes:
 
     def _cut_again(self, batch: _Batch, after_generation: int) -> None:
         """Send the rows of a batch whose partition is over by the present placement."""
-        data = bodies.from_ipc(batch.body, _schema_of(batch))
+        data = batch.content.batch(_schema_of(batch))
         parts = list(batches.by_partition(batch.codec, data, self._lines(after_generation)))
         batch.call.expect(len(parts) - 1)
         self._budget.give(batch.room)
         for part in parts:
-            body = bodies.to_ipc(part.rows)
-            room = self._budget.exceed(len(body))
+            content = Content(part.rows)
+            room = self._budget.exceed(content.size)
             one = dataclasses.replace(
                 batch,
-                body=body,
-                rows=part.rows.num_rows,
+                content=content,
                 room=room,
                 written=_written(batch.codec, part),
             )

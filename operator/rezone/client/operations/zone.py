@@ -32,8 +32,7 @@ class Zone:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
-        self._codec: RowCodec | None = None
-        self._codec_of: ZoneConfig | None = None
+        self._known: tuple[ZoneConfig, RowCodec] | None = None
 
     @property
     def config(self) -> ZoneConfig:
@@ -48,11 +47,14 @@ class Zone:
     def codec(self) -> RowCodec:
         """The row format of the zone's table."""
         config = self.config
+        known = self._known
+        if known is not None and known[0] is config:
+            return known[1]  # a value, replaced as a whole: no lock
         with self._lock:
-            if self._codec is None or self._codec_of != config:
-                self._codec = RowCodec(config.table, config.limits)
-            self._codec_of = config
-            return self._codec
+            known = self._known
+            codec = known[1] if known is not None and known[0] == config else None
+            self._known = config, codec or RowCodec(config.table, config.limits)
+            return self._known[1]
 
     @property
     def placement(self) -> Placement:

@@ -19,7 +19,7 @@ from rezone.client.requests.batches import Part
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.request import Outcome, Request
-from rezone.client.requests.sharing import Limits, SharedRows, joined
+from rezone.client.requests.sharing import Content, Limits, SharedRows, joined
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire.codec import bodies
 from rezone.wire.codec.encoded_rows import EncodedRows
@@ -35,8 +35,7 @@ Found = Callable[[], Any]
 class _Read:
     """One call's keys in one partition; `deadline` by the client's clock."""
 
-    body: bytes
-    rows: int
+    content: Content
     keys: EncodedRows
     codec: RowCodec
     room: int
@@ -79,13 +78,12 @@ class SharedReads:
         answered: Callable[[Found | RezoneError], None],
     ) -> None:
         """Read keys of a partition at the newest state; OverloadedError when there is no room."""
-        partition, body = part.partition, bodies.to_ipc(part.rows)
+        partition, content = part.partition, Content(part.rows)
         read = _Read(
-            body=body,
-            rows=part.rows.num_rows,
+            content=content,
             keys=part.encoded_by(codec),
             codec=codec,
-            room=self._budget.take(len(body)),
+            room=self._budget.take(content.size),
             deadline=self._clock() + self._settings.timeout_seconds,
             answered=answered,
         )

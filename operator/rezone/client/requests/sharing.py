@@ -20,17 +20,52 @@ from rezone.wire.codec.rows import RowCodec
 SHARING_ROWS_MAX = 64
 """A call of more rows has a request of its own: it gains nothing by another one's."""
 
+SMALL_BYTES = 4096
+"""Buffers of no more bytes count as they are, also where a slice has only a part of them."""
+
+ROWS_OVERHEAD_BYTES = 256
+"""What a few rows take on the wire beside their values, about."""
+
+
+class Content:
+    """The rows or keys of one call: `rows` of them, about `size` bytes on the wire.
+
+    Few are kept as they were given, and are encoded with those of the other calls in their request.
+    Many are encoded at once, by the caller's thread: who sends later must not be held up.
+    """
+
+    __slots__ = ("_batch", "_body", "rows", "size")
+
+    def __init__(self, batch: Any) -> None:
+        self.rows: int = batch.num_rows
+        few = self.rows <= SHARING_ROWS_MAX
+        self._batch = batch if few else None
+        self._body = b"" if few else bodies.to_ipc(batch)
+        self.size: int = _size_of(batch) if few else len(self._body)
+
+    def batch(self, schema: Any) -> Any:
+        """Return the rows as a record batch of this schema, which is theirs."""
+        return bodies.from_ipc(self._body, schema) if self._batch is None else self._batch
+
+    def body(self) -> bytes:
+        """Return the rows as the body of a request."""
+        return self._body if self._batch is None else bodies.to_ipc(self._batch)
+
+
+def _size_of(batch: Any) -> int:
+    """Return what a few rows take on the wire, about."""
+    size: int = batch.get_total_buffer_size()
+    if size > SMALL_BYTES:
+        size = batch.nbytes  # of a slice its own part; it takes longer to count
+    return size + ROWS_OVERHEAD_BYTES
+
 
 class Call(Protocol):
     """What is asked of a call that waits."""
 
     @property
-    def body(self) -> bytes:
-        """Its rows or keys, as one Arrow IPC stream: made by `to_ipc` of one schema for all."""
-
-    @property
-    def rows(self) -> int:
-        """How many they are."""
+    def content(self) -> Content:
+        """Its rows or keys; of one schema for all calls of a request."""
 
     @property
     def written(self) -> frozenset[int]:
@@ -63,13 +98,13 @@ class Limits:
     def take(self, waiting: deque[C], fits: Callable[[C, C], bool]) -> list[C]:
         """Take the first call out, and those right behind it that fit it, within the limits."""
         first = waiting.popleft()
-        taken, rows, size = [first], first.rows, len(first.body)
+        taken, rows, size = [first], first.content.rows, first.content.size
         written = set(first.written)
-        while waiting and len(taken) < self._calls and first.rows <= SHARING_ROWS_MAX:
+        while waiting and len(taken) < self._calls and first.content.rows <= SHARING_ROWS_MAX:
             one = waiting[0]
-            rows, size = rows + one.rows, size + len(one.body)
+            rows, size = rows + one.content.rows, size + one.content.size
             within = rows <= self._rows_max and size <= self._bytes_max
-            alike = one.rows <= SHARING_ROWS_MAX and fits(first, one)
+            alike = one.content.rows <= SHARING_ROWS_MAX and fits(first, one)
             if not (within and alike and written.isdisjoint(one.written)):
                 break
             written |= one.written
@@ -78,18 +113,10 @@ class Limits:
 
 
 def joined(calls: Sequence[Call], schema: Any) -> bytes:
-    """Return the rows of all these calls as one body, in their order."""
+    """Return the rows of all these calls, which are of this schema, as one body in their order."""
     if len(calls) == 1:
-        return calls[0].body
-    return bodies.to_ipc(_concatenated(bodies.own_batches([one.body for one in calls], schema)))
-
-
-def _concatenated(parts: list[Any]) -> Any:
-    columns = [
-        pa.concat_arrays(list(column))
-        for column in zip(*(part.columns for part in parts), strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
+        return calls[0].content.body()
+    return bodies.to_ipc(pa.concat_batches([one.content.batch(schema) for one in calls]))
 
 
 class SharedRows:

@@ -1,6 +1,5 @@
 """The bodies of writes and reads: one record batch each, as an Arrow IPC stream."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,15 +34,6 @@ def from_ipc(body: bytes | memoryview, schema: Any) -> Any:
     if rest:
         raise InvalidRowError("the body has more than one record batch; send one per request")
     return batch
-
-
-def own_batches(made: Sequence[bytes], schema: Any) -> list[Any]:
-    """Return the batches of bodies that this process has made by `to_ipc`, all of this schema.
-
-    Not checked, as what others have sent is: a third of the time.
-    """
-    start = schema.serialize().size
-    return [pa.ipc.read_record_batch(pa.py_buffer(body).slice(start), schema) for body in made]
 
 
 def _read_behind(head: bytes, body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:
