@@ -36,6 +36,8 @@ from simulation import (
     runs,
     slow_disks,
     test_restored,
+    test_shared_appends,
+    test_shared_calls,
     test_transaction_storms,
 )
 from simulation.closed_times import ClosedTimes
@@ -76,6 +78,8 @@ STORMS: dict[str, Callable[[int], Counts]] = {
     "test_maintenance": maintained.storm,
     "test_producer_storms": producing.storm,
     "test_restored": lambda seed: test_restored.went_back(seed).counts,
+    "test_shared_appends": test_shared_appends.storm,
+    "test_shared_calls": test_shared_calls.storm,
     "test_slow_disks": slow_disks.storm,
     "test_torn_logs": lambda seed: _counted(TornLogs(seed)),
     "test_wrong_clocks": lambda seed: _counted(WrongClocks(seed)),
@@ -94,6 +98,7 @@ SHARES: Mapping[str, float] = {
     "test_maintenance": 1 / 4,  # 1 s a seed; one scenario
     "test_producer_storms": 1 / 2,  # 1 s a seed; the storms of copies and cut-overs have the rest
     "test_restored": 1 / 2,  # 1 s a seed
+    "test_shared_appends": 1 / 4,  # those of `test_producer_storms`, whose writes wait for jobs
     "test_transaction_storms": 1 / 2,  # 2 to 4 s a seed, the most of all
 }
 """The part of the seeds that a storm has when all storms are run, and why not all of them."""

@@ -1,0 +1,39 @@
+"""Calls that share requests, while leaders move, a zone is re-sharded and producers are fenced."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from simulation.coverage import assert_reached
+from simulation.runs import seeds
+from simulation.sharing import SharedCutOver
+
+
+def storm(seed: int) -> collections.Counter[str]:
+    """Run one seed; returns what has happened."""
+    run = SharedCutOver(seed)
+    run.run()
+    return run.counts
+
+
+@pytest.mark.proves("PW-02", "PW-03")
+@pytest.mark.parametrize("seed", seeds()[::10])
+def test_each_call_has_its_own_end(seed: int) -> None:
+    """Acknowledged calls are there once and in order; refused ones are nowhere, and so alone.
+
+    Some order of lost answers, failovers and seals would lose a call, apply one twice, or refuse
+    the companions of a call that no node takes.
+    """
+    assert storm(seed)["acknowledged calls"] > 0
+
+
+def test_the_storms_reach_what_they_are_for() -> None:
+    """Requests are shared, repeated and refused, sent on by seals, and producers are fenced.
+
+    Runs in which each call is alone would prove nothing about shared requests.
+    """
+    reached = ("shared requests", "shared repeats", "acknowledged calls", "resharded")
+    ends = ("InvalidRowError", "OutcomeUnknownError", "ProducerFencedError")
+    assert_reached((*reached, *ends), [SharedCutOver])
