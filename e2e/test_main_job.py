@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from e2e.histories import impossible_rows
+from rezone.cli.demo.operations import Operations
 from rezone.cli.demo.run import run_main_job
 from rezone.cli.demo.table import generated_table
 from rezone.local.cluster import LocalCluster
@@ -27,13 +29,22 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.proves("OP-02", "OP-03", "OP-04", "OP-05", "ZR-03", "ZR-11", "RM-11", "B-04", "SS-06")
-def test_the_main_job_loses_nothing(cluster: LocalCluster) -> None:
-    """A lost or doubled row, a copy unlike its leader, a rebalance that a crash ends: all fail."""
-    report = asyncio.run(run_main_job(cluster, generated_table(ROWS), partitions=PARTITIONS))
+@pytest.mark.proves(
+    "OP-02", "OP-03", "OP-04", "OP-05", "ZR-03", "ZR-11", "RM-11", "B-04", "SS-06", "TR-01"
+)
+def test_the_main_job_loses_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A lost or doubled row, a copy unlike its leader, a rebalance that a crash ends: all fail.
+
+    So does a row whose history is not one order of events.
+    """
+    operations = Operations()
+    report = asyncio.run(
+        run_main_job(cluster, generated_table(ROWS), partitions=PARTITIONS, operations=operations)
+    )
 
     assert report.proof.problems == ()
     assert report.traffic_problems == ()
+    assert impossible_rows(operations.take(), tmp_path / "histories") == []
     assert report.proof.replicas_compared == 2 * PARTITIONS
     assert report.proof.rows_total == report.proof.rows_expected
     for task in report.tasks:

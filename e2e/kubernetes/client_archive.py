@@ -15,7 +15,7 @@ from rezone.cli import demo
 NAME = "client.zip"
 
 _SOURCE = Path(__file__).with_name("client_pod.py")
-_DEMO = ("gaps", "ledger", "proof", "table", "traffic")
+_DEMO = ("gaps", "ledger", "operations", "proof", "table", "traffic")
 # The package `rezone.cli` is the image's; what the archive has of it is found by its path.
 _START = """\
 import sys

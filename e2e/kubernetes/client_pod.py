@@ -3,7 +3,8 @@
 `client_archive` brings it there.
 
 It is told what to do over HTTP (through the API server's proxy), each answer being JSON:
-`/load?rows=N`, `/start`, `/stop` (ends the traffic, proves, and tells what it was like).
+`/load?rows=N`, `/start`, `/stop` (ends the traffic, proves, and tells what it was like), and
+`/operations` (some of the histories of rows that were not told yet, none when all were).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from rezone.cli.demo.gaps import WriteAck
 from rezone.cli.demo.ledger import Ledger
+from rezone.cli.demo.operations import Operations, RowOperation
 from rezone.cli.demo.proof import Proof, known_routes, prove
 from rezone.cli.demo.table import generated_table
 from rezone.cli.demo.traffic import Traffic
@@ -33,6 +35,7 @@ PAUSE_SECONDS = 0.2
 ROWS_PER_BATCH = 5000
 PROBLEMS_TOLD_MAX = 10
 PROOF_SECONDS_MAX = 180.0
+OPERATIONS_AT_ONCE = 50_000
 
 
 class Client:
@@ -41,6 +44,8 @@ class Client:
     def __init__(self) -> None:
         self._rows = 0
         self._ledger = Ledger()
+        self._operations = Operations()
+        self._untold: list[RowOperation] = []
         self._traffic: Traffic | None = None
         self._started = 0.0
 
@@ -61,6 +66,7 @@ class Client:
             PARTITIONS,
             ledger=self._ledger,
             pause_seconds=PAUSE_SECONDS,
+            operations=self._operations,
         )
         self._started = time.monotonic()
         self._traffic.start()
@@ -73,6 +79,7 @@ class Client:
             raise ValueError("no traffic is under way")
         self._traffic = None
         traffic.stop()
+        self._untold += self._operations.take()
         ended = time.monotonic()
         gaps = {p: _longest_gap(self._started, acks, ended) for p, acks in traffic.acks.items()}
         proof = self._proof(ended + PROOF_SECONDS_MAX)
@@ -91,6 +98,12 @@ class Client:
             "rows_checked": proof.rows_checked,
             "replicas_compared": proof.replicas_compared,
         }
+
+    def operations(self) -> dict[str, Any]:
+        """Return some operations of ended traffic that were not returned yet."""
+        told = self._untold[:OPERATIONS_AT_ONCE]
+        del self._untold[:OPERATIONS_AT_ONCE]
+        return {"operations": told}
 
     def _proof(self, deadline: float) -> Proof:
         """Prove the zone, again while a data node is too slow: nothing is written meanwhile."""
@@ -128,6 +141,7 @@ class Handler(BaseHTTPRequestHandler):
             "/load": self.client.load,
             "/start": self.client.start,
             "/stop": self.client.stop,
+            "/operations": self.client.operations,
         }
         call = calls.get(asked.path, dict)
         try:

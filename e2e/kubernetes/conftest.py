@@ -179,7 +179,7 @@ def zone(installed: Stage, tmp_path_factory: pytest.TempPathFactory) -> Zone:
     for node in installed.workers:
         installed.label(node, member=node in installed.base)
     cluster.apply(zone_manifest())
-    zone = Zone(cluster)
+    zone = Zone(cluster, tmp_path_factory.mktemp("histories"))
     with Step("waiting for the zone"):
         zone.wait_settled(installed.base)
     certificate = tmp_path_factory.mktemp("client")

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.histories import impossible_rows
 from e2e.kind.command import CommandError, say
 from e2e.kubernetes import client_archive
 from e2e.kubernetes.cluster import Cluster, Json
+from rezone.cli.demo.operations import RowOperation
 
 NAMESPACE = "shop"
 ZONE = "orders"
@@ -108,10 +110,12 @@ class Traffic:
 
 
 class Zone:
-    """Waits for the zone and drives its client."""
+    """Waits for the zone and drives its client; `pictures` gets those of impossible histories."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, pictures: Path) -> None:
         self._cluster = cluster
+        self._pictures = pictures
+        self._operations: list[RowOperation] = []
 
     def status(self) -> Json:
         """Return the zone's status, empty before the operator has seen it."""
@@ -210,6 +214,8 @@ class Zone:
     def under_traffic(self, case: str, *, gap_seconds_max: float) -> Iterator[None]:
         """Write and read all along; afterwards nothing acknowledged may be lost or doubled.
 
+        The history of each row, since the client was made, has to be one order of events.
+
         The gap is the longest time in which some partition took no write. Its limit says what is
         still available, not what is fast.
         """
@@ -222,8 +228,14 @@ class Zone:
             raise
         traffic = _traffic_of(self.call_client("stop"))
         say(f"{case}: {traffic.summary()}")
+        self._operations += self._recorded()
         faults = traffic.faults(gap_seconds_max)
+        faults += impossible_rows(self._operations, self._pictures)
         assert not faults, f"{case}: {'; '.join(faults)}"
+
+    def _recorded(self) -> Iterator[RowOperation]:
+        while told := self.call_client("operations")["operations"]:
+            yield from (RowOperation(*each) for each in told)
 
 
 def _traffic_of(answer: Json) -> Traffic:

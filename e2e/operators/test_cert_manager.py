@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.histories import impossible_rows
 from e2e.kind.command import CommandError, say
 from e2e.kubernetes.cluster import Cluster, Json
 from e2e.kubernetes.zone import condition
@@ -23,6 +24,7 @@ from e2e.operators.documented import manifests
 from e2e.operators.programs import cert_manager, establish, serving
 from rezone.cli.certificate import write
 from rezone.cli.demo.ledger import Ledger
+from rezone.cli.demo.operations import Operations, RowOperation
 from rezone.cli.demo.proof import known_routes, prove
 from rezone.cli.demo.table import generated_table
 from rezone.cli.demo.traffic import Traffic
@@ -52,6 +54,7 @@ class Installation:
         self.cluster = cluster
         self._folder = folder
         self._ledger = Ledger()
+        self._history: list[RowOperation] = []
 
     def files(self, secret: str) -> TlsFiles:
         """Return a Secret of the zone's namespace as the files that a pod would mount."""
@@ -145,7 +148,10 @@ class Installation:
         addresses = self.addresses()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(DIRECTORY_VARIABLE, str(self.mount(WRITER_SECRET)))
-            traffic = Traffic(addresses, TABLE, PARTITIONS, ledger=self._ledger)
+            operations = Operations()
+            traffic = Traffic(
+                addresses, TABLE, PARTITIONS, ledger=self._ledger, operations=operations
+            )
             traffic.start()
             try:
                 yield
@@ -156,6 +162,8 @@ class Installation:
             proof = prove(addresses, TABLE, self._ledger.book(), routes, peers)
         assert (traffic.write_failures, traffic.read_failures, traffic.stale_reads) == ([], [], [])
         assert proof.problems == ()
+        self._history += operations.take()
+        assert impossible_rows(self._history, self._folder / "histories") == []
         assert proof.replicas_compared == PARTITIONS * (REPLICAS - 1)
         assert set(traffic.acks) == set(range(PARTITIONS))
         written = sum(len(acks) for acks in traffic.acks.values())

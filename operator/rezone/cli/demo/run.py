@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from rezone.cli.demo.cluster import NAMESPACE, DemoCluster
+from rezone.cli.demo.operations import Operations
 from rezone.cli.demo.report import DemoReport
 from rezone.cli.demo.scenario import Scenario
 from rezone.cli.demo.table import DemoTable
@@ -17,16 +18,23 @@ MANIFESTS = Path(__file__).parents[4] / "manifests" / "overlays" / "one-machine"
 OPERATOR_SECONDS = 90.0
 
 
-async def run_main_job(local: LocalCluster, table: DemoTable, *, partitions: int) -> DemoReport:
+async def run_main_job(
+    local: LocalCluster,
+    table: DemoTable,
+    *,
+    partitions: int,
+    operations: Operations | None = None,
+) -> DemoReport:
     """Install the operator on a cluster that is up and run the scenario; shows its progress.
 
-    DemoError when a step does not come to its end.
+    `operations` gets the history of each row. Raises DemoError when a step does not come to its
+    end.
     """
     kubectl = find_tools(["kubectl"])["kubectl"]
     state = local.kubeconfig.parent
     async with KubeApi(local.kubeconfig) as api:
         cluster = DemoCluster(api, local.kubeconfig, kubectl, state)
-        await _install(cluster)
+        await install_operator(cluster)
         view = LiveView()
         scenario = Scenario(
             cluster,
@@ -35,6 +43,7 @@ async def run_main_job(local: LocalCluster, table: DemoTable, *, partitions: int
             say=_say,
             show_task=view.show,
             end_task=view.end,
+            operations=operations,
         )
         try:
             return await scenario.run()
@@ -42,7 +51,8 @@ async def run_main_job(local: LocalCluster, table: DemoTable, *, partitions: int
             view.end()
 
 
-async def _install(cluster: DemoCluster) -> None:
+async def install_operator(cluster: DemoCluster) -> None:
+    """Install the operator as a user does, and wait for it. Raises DemoError."""
     _say("installing the operator from manifests/overlays/one-machine")
     await cluster.kubectl("apply", "--server-side", "--kustomize", str(MANIFESTS))
 

@@ -15,6 +15,7 @@ from rezone.cli.demo.cluster import NAMESPACE, DemoCluster, DemoError, Json
 from rezone.cli.demo.gaps import LeaderMove, gap_of
 from rezone.cli.demo.history import Happened, History
 from rezone.cli.demo.manifests import load_application, migration, zone
+from rezone.cli.demo.operations import Operations
 from rezone.cli.demo.proof import prove
 from rezone.cli.demo.report import DemoReport, TaskResult
 from rezone.cli.demo.table import DemoTable
@@ -45,8 +46,10 @@ class Scenario:
         say: Say,
         show_task: Callable[[Json], None],
         end_task: Callable[[], None],
+        operations: Operations | None = None,
     ) -> None:
         self._cluster = cluster
+        self._operations = operations
         self._table = table
         self._partitions = partitions
         self._say_only = say
@@ -60,7 +63,9 @@ class Scenario:
         load_seconds = await self._load()
         before = await self._cluster.routes(ZONE)
         bootstrap = list((await self._addresses()).values())
-        traffic = await asyncio.to_thread(Traffic, bootstrap, self._table, self._partitions)
+        traffic = await asyncio.to_thread(
+            Traffic, bootstrap, self._table, self._partitions, operations=self._operations
+        )
         watcher = MoveWatcher(self._cluster, traffic)
         leaders = LeaderWatcher(self._cluster, ZONE)
         begun = time.monotonic()

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 
 from rezone.cli.demo.gaps import WriteAck
 from rezone.cli.demo.ledger import Ledger
+from rezone.cli.demo.operations import Operations
 from rezone.cli.demo.table import DemoTable
 from rezone.client import OutcomeUnknownError, PartitionWrite, TableClient
 from rezone.wire.codec.encoded_rows import encoded_rows
@@ -37,7 +38,8 @@ class Traffic:
     """Writes and reads until it is stopped; `ledger` has what was promised.
 
     With a ledger of earlier traffic, its rows are written and read further. A partition's next
-    write comes `pause_seconds` after the last one's answer.
+    write comes `pause_seconds` after the last one's answer. `operations` gets the history of each
+    row; it grows until it is taken.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Traffic:
         *,
         ledger: Ledger | None = None,
         pause_seconds: float = PAUSE_SECONDS,
+        operations: Operations | None = None,
     ) -> None:
         self.ledger = ledger or Ledger()
         self.read_count = 0
@@ -57,6 +60,7 @@ class Traffic:
         self.acks: dict[int, list[WriteAck]] = defaultdict(list)
         self._table = table
         self._pause_seconds = pause_seconds
+        self._operations = operations
         self._client = TableClient(bootstrap)
         self._reader = TableClient(bootstrap)
         self._moving: frozenset[int] = frozenset()
@@ -135,20 +139,34 @@ class Traffic:
             self._counts[key] += 1
             writes[key] = self._counts[key]
         self.ledger.sent(writes)
-        done = self._answered(partition, writes)
+        number = self._begun(writes)
+        done = self._answered(partition, writes, number)
         try:
             self._client.submit_write(self._table.batch(writes)).add_done_callback(done)
         except RezoneError as error:
+            self._ended(number, acknowledged=False)
             self.write_failures.append(f"partition {partition}: {error}")
             self._again(partition)
+
+    def _begun(self, writes: dict[int, int]) -> int:
+        if self._operations is None:
+            return 0
+        return self._operations.begin(writes, time.monotonic_ns())
+
+    def _ended(self, number: int, *, acknowledged: bool) -> None:
+        # Also an error that says no may follow an attempt that was applied.
+        if self._operations is not None:
+            self._operations.end(number, time.monotonic_ns() if acknowledged else None)
 
     def _answered(
         self,
         partition: int,
         writes: dict[int, int],
+        number: int,
     ) -> Callable[["Future[list[PartitionWrite]]"], None]:
         def answered(future: "Future[list[PartitionWrite]]") -> None:
             error = future.exception()
+            self._ended(number, acknowledged=error is None)
             if error is None:
                 self.ledger.acknowledged(writes)
                 epoch = max(done.leader_epoch for done in future.result())
@@ -182,11 +200,14 @@ class Traffic:
 
     def _read_once(self, keys: list[int]) -> None:
         promised = self.ledger.promised(keys)
+        call_ns = time.monotonic_ns()
         try:
             found = self._table.writes_of(self._reader.read(self._table.key_batch(keys)))
         except RezoneError as error:
             self.read_failures.append(str(error))
             return
+        if self._operations is not None:
+            self._operations.read(keys, found, call_ns, time.monotonic_ns())
         self.read_count += 1
         for key, count in promised.items():
             if found.get(key, 0) < count:
