@@ -69,8 +69,10 @@ e2e-down: env ## End what a run with REZONE_E2E_KEEP=1, or one that was killed, 
 chaos: prepare ## Make FAULTS= (all) in networks, disks, clocks and processes, each alone, then a STORM= (240) of seconds by SEED=
 	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults "$(or $(FAULTS),all)" --storm-seconds $(or $(STORM),240) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
-soak: prepare ## Let storms of all faults come one after the other for SECONDS= (3600) by SEED=, REPORT=file.json
-	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults none --soak-seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+soak: prepare ## Let storms of all faults come one after the other for SECONDS= (3600) by SEED=, REPORT=file.json; RECORD=1 keeps it in docs/evidence.json
+	mkdir -p build
+	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults none --soak-seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) --report $(or $(REPORT),build/soak.json)
+	$(if $(RECORD),$(RUN) hack/evidence.py --soak $(or $(REPORT),build/soak.json))
 
 chaos-short: prepare ## Make three of these faults, or say that this machine cannot
 	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults short --or-skip $(if $(SEED),--seed $(SEED))

@@ -219,6 +219,11 @@ async def _api_stopped(world: World, _rng: random.Random) -> Fault:
     return Stopped([world.part("kube-apiserver")])
 
 
+@_case("etcd-stopped", "etcd does not run", 20)
+async def _etcd_stopped(world: World, _rng: random.Random) -> Fault:
+    return Stopped([world.part("etcd")])
+
+
 @_case("etcd-restored", "etcd is put back from a copy, controllers are restarted", 30, storms=False)
 async def _etcd_restored(world: World, _rng: random.Random) -> Fault:
     return Restored(world, await world.busiest())

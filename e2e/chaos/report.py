@@ -13,7 +13,8 @@ class Row:
     `gaps`: for each partition the longest time without an acknowledged write. `whole_seconds`:
     from the fault's end until nothing was left of it; None where that was not in time. `restarts`
     of containers count those that the fault itself has killed. `told`: reasons that the zone's
-    conditions had in the meantime, and not before.
+    conditions had in the meantime, and not before. `faults` of a storm: how many of each did
+    something.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Row:
     told: list[str] = field(default_factory=list)
     restarts: int = 0
     problems: list[str] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

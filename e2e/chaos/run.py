@@ -114,7 +114,8 @@ class Run:
             return storm.bites
 
         what = f"{len(events)} faults and changes, seed {self._seed}"
-        await self._row(name, what, play, self._limits.storm_whole)
+        row = await self._row(name, what, play, self._limits.storm_whole)
+        row.faults = dict(sorted(storm.bitten.items()))
         for idle in storm.idle:
             # Another fault has silenced whom it should have hit, such as an operator that is down.
             say(f"  {idle}")

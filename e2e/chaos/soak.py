@@ -30,8 +30,10 @@ class Round(NamedTuple):
 def round_of(seed: int, number: int, left_seconds: float) -> Round | None:
     """Return the round of this number, from 1; None when there is no time for a storm."""
     prepared = sorted(name for name, case in CASES.items() if not case.storms)
-    rng = random.Random(f"{seed}:soak:{number}")
-    chosen = CASES[rng.choice(prepared)] if number % 2 == 0 else None
+    # One after the other, so that an hour has each of them.
+    random.Random(f"{seed}:soak").shuffle(prepared)
+    turn = number // 2 % len(prepared)
+    chosen = CASES[prepared[turn]] if number % 2 == 0 else None
     left = left_seconds - (chosen.seconds if chosen is not None else 0.0)
     if left < SHORTEST_STORM_SECONDS:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,13 +48,17 @@ def plan(rng: random.Random, cases: Mapping[str, Case], seconds: float) -> list[
 
 
 class Storm:
-    """Plays the events of a plan; all is healed when it is over, or was cancelled."""
+    """Plays the events of a plan; all is healed when it is over, or was cancelled.
+
+    `bitten` counts the events that did something, by their case.
+    """
 
     def __init__(self, world: World, cases: Mapping[str, Case], rng: random.Random) -> None:
         self._world = world
         self._cases = cases
         self._rng = rng
         self.bites = 0
+        self.bitten: Counter[str] = Counter()
         self.idle: list[str] = []
 
     async def play(self, events: Sequence[Event]) -> None:
@@ -81,7 +86,9 @@ class Storm:
         finally:
             await _heal(fault)
         self.bites += bites
-        if bites == 0:
+        if bites:
+            self.bitten[event.case] += 1
+        else:
             self.idle.append(f"{event.case} at {event.begin:.0f} s did nothing")
 
 
