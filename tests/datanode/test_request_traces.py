@@ -17,8 +17,8 @@ from replica_cluster import FAST, Coordinator, cluster
 from otlp_receiver import Receiver, attributes, receiver
 from rezone.client import ClientSettings, TableClient
 from rezone.datanode.node.data import DataChannel
-from rezone.wire.errors import InvalidRowError
-from rezone.wire.messages import ReadRequest, TraceContext, WriteRequest, ZoneConfig
+from rezone.wire.errors import InvalidRowError, RezoneError
+from rezone.wire.messages import ReadRequest, ScanTicket, TraceContext, WriteRequest, ZoneConfig
 from rezone.wire.messages.codec import UnreadableError, decode, encode
 
 __all__ = ["receiver"]
@@ -110,6 +110,73 @@ def test_an_error_and_log_lines_are_of_the_trace(
     assert attributes(wrote)["error.type"] == "InvalidRow"
     assert "not this one" in wrote.status.message
     assert "not this one" in served.status.message
+
+
+def test_a_scan_and_a_selection_are_one_trace_over_all_nodes(
+    c: Coordinator, receiver: Receiver
+) -> None:
+    """The slowest reads, which many data nodes answer, would be the ones that no trace shows."""
+    with table(c, 0.0) as client:
+        client.write([{"key": bytes([n]), "value": b"1"} for n in range(30)])
+    with table(c, 1.0) as client:
+        assert client.scan().num_rows == 30
+        assert client.scan(limit=7).num_rows == 7
+    sent(c)
+    for name, rows in (("scan", 30), ("select", 7)):
+        (whole,) = receiver.named(f"rezone {name}")
+        (asked,) = receiver.named(f"rezone {name} request")
+        assert attributes(whole) == {
+            "rezone.table": "orders",
+            "rezone.operation": name,
+            "rezone.requests": 1,
+            "rezone.rows": rows,
+        }
+        assert (asked.trace_id, asked.parent_span_id) == (whole.trace_id, whole.span_id)
+        assert attributes(asked)["rezone.rows"] == rows
+        (served,) = (
+            span
+            for span in receiver.named("data node scan")
+            if span.parent_span_id == asked.span_id
+        )
+        assert served.trace_id == whole.trace_id
+        (read,) = (span for span in receiver.named("read") if span.parent_span_id == served.span_id)
+        assert read.end_time_unix_nano == served.end_time_unix_nano
+
+
+def test_a_scan_that_fails_says_why(c: Coordinator, receiver: Receiver) -> None:
+    """A trace of a scan that was refused would look like one that found nothing."""
+    with table(c, 1.0) as client, pytest.raises(RezoneError):
+        client.scan(as_of=1)
+    (whole,) = receiver.named("rezone scan")
+    assert attributes(whole)["error.type"] == "VersionsExpired"
+
+
+def test_polls_of_a_change_feed_are_traced(c: Coordinator, receiver: Receiver) -> None:
+    """Whether a feed is late because of a data node or of its consumer could not be told."""
+    with table(c, 1.0) as client, client.changes() as feed:
+        # Before its first answers a feed without a token has no position to go on from.
+        while feed.poll(0.2).token is None:
+            pass
+        client.write([{"key": b"a", "value": b"1"}])
+        while not feed.poll(10).changes.num_rows:
+            pass
+    sent(c)
+    polls = receiver.named("rezone follow_changes")
+    served = receiver.named("data node FollowChanges")
+    assert any(attributes(poll)["rezone.bytes"] for poll in polls)
+    assert {span.parent_span_id for span in served} & {poll.span_id for poll in polls}
+
+
+def test_a_stream_nobody_reads_to_its_end_is_forgotten(c: Coordinator) -> None:
+    """Streams that were given up would keep their places until no request is traced any more."""
+    tracer = c.node(0).tracer
+    assert tracer is not None
+    ticket = ScanTicket(partition=0, trace=CONTEXT)
+    stream = tracer.streaming(ticket, iter([1, 2]))
+    assert next(stream) == 1
+    assert not tracer.begin(CONTEXT, ticket)
+    stream.close()  # type: ignore[attr-defined]
+    assert tracer.begin(CONTEXT, ticket)
 
 
 def test_a_request_is_a_part_of_its_caller_s_trace(c: Coordinator, receiver: Receiver) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from rezone.client.feed import rows
 from rezone.client.feed.positions import FeedPositions, FollowedRange
 from rezone.client.feed.token import encode_token
+from rezone.client.feed.traced import traced_poll
 from rezone.client.feed.trying import Tries
 from rezone.client.operations.zone import Zone
 from rezone.client.requests.dispatch import Dispatcher
@@ -176,7 +177,10 @@ class ChangeFeed:
 
         def call() -> ChangesFound:
             node = self._dispatcher.node(address)
-            return node.call(request, ChangesFound, timeout_seconds=seconds)
+            with traced_poll(self._dispatcher.tracer, request) as traced:
+                found = node.call(traced.request, ChangesFound, timeout_seconds=seconds)
+                traced.found = found
+                return found
 
         self._calls[self._pool.submit(call)] = _Call(address, asked)
 

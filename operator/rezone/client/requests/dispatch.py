@@ -94,7 +94,7 @@ class Dispatcher:
         connect: Callable[[str], NodeClient] = NodeClient,
         tracer: RequestTracer | None = None,
     ) -> None:
-        self._tracer = tracer
+        self.tracer = tracer
         self._routes = routes
         self._settings = settings
         self._clock = clock
@@ -123,8 +123,8 @@ class Dispatcher:
     def submit(self, request: Request) -> bool:
         """Take a request; its `done` will be called from another thread. False when closed."""
         request.deadline = request.deadline or self._clock() + self._settings.timeout_seconds
-        if self._tracer is not None:
-            self._tracer.begin(request)
+        if self.tracer is not None:
+            self.tracer.begin(request)
         with self._lock:
             if self._closed:
                 return False

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.requests.traced_streams import StreamTrace
 from rezone.client.settings import ClientSettings
 from rezone.wire import messages
 from rezone.wire.codec.encoded_rows import encoded_rows
@@ -90,7 +91,8 @@ class Streams:
 
         `own`: as a transaction sees them; ReshardedError when others serve the range by now.
         """
-        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=own and own.partition)
+        only = own and own.partition
+        walk = Walk(self, "scan", hashes, as_of, anywhere=anywhere, only=only)
         for segment, rest in walk:
             ticket = ScanTicket(
                 partition=segment.partition,
@@ -118,7 +120,7 @@ class Streams:
 
         ReshardedError when others serve it than the `only` partition that may be asked.
         """
-        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=only)
+        walk = Walk(self, "lookup", hashes, as_of, anywhere=anywhere, only=only)
         found: list[Any] = []
         for segment, rest in walk:
             with walk.trying(segment.partition):
@@ -138,7 +140,7 @@ class Streams:
         `ticket` says what to ask who serves a segment, None for one that has no such rows; where it
         goes on is put into it.
         """
-        walk = Walk(self, hashes, as_of, anywhere=anywhere, only=None)
+        walk = Walk(self, "select", hashes, as_of, anywhere=anywhere, only=None)
         for segment, rest in walk:
             asked = ticket(segment)
             if asked is None:
@@ -173,6 +175,10 @@ class Streams:
             raise NotReadyError(f"no leader is known for partition {partition}")
         return leader.address
 
+    def trace(self, operation: str) -> StreamTrace:
+        """Return the spans of a stream that begins."""
+        return StreamTrace(self._dispatcher.tracer, operation)
+
     def open(self, address: str, ticket: Ticket) -> Fetch:
         """Ask a node."""
         node = self._dispatcher.node(address)
@@ -205,6 +211,7 @@ class Walk:
     def __init__(
         self,
         streams: Streams,
+        operation: str,
         hashes: HashRange,
         as_of: int | None,
         *,
@@ -212,6 +219,7 @@ class Walk:
         only: PartitionId | None,
     ) -> None:
         self._streams = streams
+        self._trace = streams.trace(operation)
         self._anywhere = anywhere
         self._only = only
         self._left = deque([Rest(hashes, as_of)])
@@ -223,16 +231,25 @@ class Walk:
 
     def __iter__(self) -> Iterator[tuple[Segment, Rest]]:
         """Yield a segment and what is left of it, until all is read."""
-        while self._left:
-            rest = self._left.popleft()
-            segment, *others = self._streams.cut(rest.hashes)
-            if self._only not in (None, segment.partition):
-                raise ReshardedError(f"partition {self._only} was re-sharded")
-            self._left.extendleft(
-                dataclasses.replace(rest, hashes=one.hashes) for one in reversed(others)
-            )
-            self._rest = dataclasses.replace(rest, hashes=segment.hashes)
-            yield segment, self._rest
+        try:
+            while self._left:
+                yield self._next()
+        except RezoneError as error:
+            self._trace.end(error)
+            raise
+        finally:
+            self._trace.end()
+
+    def _next(self) -> tuple[Segment, Rest]:
+        rest = self._left.popleft()
+        segment, *others = self._streams.cut(rest.hashes)
+        if self._only not in (None, segment.partition):
+            raise ReshardedError(f"partition {self._only} was re-sharded")
+        self._left.extendleft(
+            dataclasses.replace(rest, hashes=one.hashes) for one in reversed(others)
+        )
+        self._rest = dataclasses.replace(rest, hashes=segment.hashes)
+        return segment, self._rest
 
     def batches(self, ticket: Ticket) -> Iterator[Any]:
         """Yield the batches that have rows; what they tell of their time is kept."""
@@ -242,16 +259,18 @@ class Walk:
         self._asked_follower = follower is not None
         address = follower or self._streams.leader(ticket.partition)
         self._refused.add(address)  # asked again when the leader was, and has failed too
-        chunks = self._streams.open(address, ticket)
-        try:
-            for chunk in chunks:
-                if chunk.app_metadata is not None:
-                    self._told(messages.decode(memoryview(chunk.app_metadata)), ticket)
-                if chunk.data is not None and chunk.data.num_rows:
-                    yield chunk.data
-                    self._went_well()  # counted from when more was asked for
-        finally:
-            chunks.cancel()
+        with self._trace.asking(ticket) as asking:
+            chunks = self._streams.open(address, asking.ticket)
+            try:
+                for chunk in chunks:
+                    if chunk.app_metadata is not None:
+                        self._told(messages.decode(memoryview(chunk.app_metadata)), ticket)
+                    if chunk.data is not None and chunk.data.num_rows:
+                        asking.rows += chunk.data.num_rows
+                        yield chunk.data
+                        self._went_well()  # counted from when more was asked for
+            finally:
+                chunks.cancel()
 
     def _told(self, told: messages.Message, ticket: Ticket) -> None:
         if isinstance(told, SelectedUpTo) and isinstance(ticket, SelectTicket):
@@ -292,6 +311,7 @@ class Walk:
         final = not error.retryable and not self._asked_follower
         final = final or (self._only is not None and isinstance(error, ReshardedError))
         if final or self._streams.is_past(self._deadline):
+            self._trace.end(error)
             raise error
         self._left.appendleft(self._rest)
         if self._asked_follower and not isinstance(error, ReshardedError):

@@ -1,7 +1,9 @@
 """Spans of requests: some of them are sampled, and say so to the data node that gets them.
 
 A sampled request has one span, from when the client takes it to its outcome, over all its
-attempts. Its id travels in the request's message, so the data nodes' spans are children of it.
+attempts. Its id travels in the request's message, so the data nodes' spans are children of it. A
+scan, lookup or selection that is sampled has one span over all data nodes (`traced_streams`), and
+each poll of a change feed has one.
 
 Concurrency: any thread may begin a span; it is ended by the thread that ends the request.
 """
@@ -48,8 +50,19 @@ class RequestTracer:
 
     def begin(self, request: Request) -> None:
         """Have a request be traced, if it is sampled; before it is sent for the first time."""
-        if self._rng.random() < self._ratio:
+        if self.samples():
             _Traced(self, request)
+
+    def samples(self) -> bool:
+        """Whether something that is about to begin is to be traced."""
+        return self._rng.random() < self._ratio
+
+    def open(self, operation: str, inside: "OpenSpan | None" = None) -> "OpenSpan":
+        """Begin a span, inside another one or as all sampled ones are."""
+        if inside is None:
+            return OpenSpan(self, operation, *self.ids())
+        own = self._rng.getrandbits(64) or 1
+        return OpenSpan(self, operation, inside.trace, inside.span, own)
 
     def ids(self) -> tuple[int, int | None, int]:
         """Return a trace's id, the span around this one if there is any, and a fresh span's id."""
@@ -74,6 +87,56 @@ class RequestTracer:
         self._sink.close()
 
 
+class OpenSpan:
+    """What is under way and sampled; `attributes` are told at its end.
+
+    Concurrency: one thread at a time.
+    """
+
+    def __init__(
+        self, tracer: RequestTracer, operation: str, trace: int, parent: int | None, span: int
+    ) -> None:
+        self.trace, self.span = trace, span
+        self.attributes: dict[str, str | int] = {}
+        self._tracer = tracer
+        self._operation = operation
+        self._parent = parent
+        self._time, self._begun = datetime.now(UTC), tracer.now()
+
+    @property
+    def context(self) -> TraceContext:
+        """What the message to a data node has of it."""
+        return context_of(self.trace, self.span)
+
+    def end(self, error: RezoneError | None = None) -> None:
+        """Send it."""
+        took = timedelta(seconds=self._tracer.now() - self._begun)
+        failed = {} if error is None else {"error.type": error.code}
+        self._tracer.tell(
+            Span(
+                name=f"rezone {self._operation}",
+                trace_id=self.trace,
+                span_id=self.span,
+                parent_id=self._parent,
+                start=self._time,
+                end=self._time + took,
+                side=Side.CLIENT,
+                error="" if error is None else f"{error.code}: {error}",
+                attributes={
+                    "rezone.table": self._tracer.table,
+                    "rezone.operation": self._operation,
+                    **self.attributes,
+                    **failed,
+                },
+            )
+        )
+
+
+def context_of(trace: int, span: int) -> TraceContext:
+    """Return what a message has of a span."""
+    return TraceContext(trace.to_bytes(16, "big"), span.to_bytes(8, "big"))
+
+
 class _Traced:
     """One request that is sampled: it stands between the dispatcher and whoever has asked."""
 
@@ -81,10 +144,9 @@ class _Traced:
         self._tracer = tracer
         self._request = request
         self._trace, self._parent, self._span = tracer.ids()
-        context = TraceContext(self._trace.to_bytes(16, "big"), self._span.to_bytes(8, "big"))
         self._message, self._done = request.message, request.done
         self._operation = ""
-        self._context = context
+        self._context = context_of(self._trace, self._span)
         self._time, self._begun = datetime.now(UTC), tracer.now()
         request.message, request.done = self._make, self._end
 

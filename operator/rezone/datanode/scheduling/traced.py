@@ -9,24 +9,28 @@ apply      its rows go into the engine, until it is answered
 read       rows are read, until it is answered
 
 Steps are told by the request's context, which its message has; one that is not known here is no
-matter. Without a tracer nothing of this is called.
+matter. Without a tracer nothing of this is called. Streams (scans, lookups, selections) and calls
+(changes) have a span from when their first rows are asked for, and the steps `queue` and `read`.
 
 Concurrency: any thread. Steps of one request follow each other.
 """
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from rezone.datanode.scheduling.requests import Request, operation_of
 from rezone.datanode.settings import Clock, NodeSettings
 from rezone.tracing.spans import Side, Span, SpanSink, otlp_sink
+from rezone.wire.errors import RezoneError
 from rezone.wire.messages import Failure, Message, NodeId, TraceContext
 
 Send = Callable[[Message, Request, bytes], None]
+Item = TypeVar("Item")
 
 TRACED_MAX: Final = 1024
 """Requests under way that are traced; more of them have no span here."""
@@ -102,15 +106,38 @@ class NodeTracer:
             try:
                 send(message, taken, body)
             finally:
-                self._end(context, message)
+                error = message.error if isinstance(message, Failure) else None
+                self._end(context, f"{error.code}: {error.message}" if error is not None else "")
 
         return answer
+
+    @contextlib.contextmanager
+    def reading(self, message: Message) -> Iterator[None]:
+        """Have a span of what is done within, if the message is of a trace."""
+        context = getattr(message, "trace", None)
+        if context is None or not self.begin(context, message):
+            yield
+            return
+        error = ""
+        try:
+            self.step(context, READ)
+            yield
+        except RezoneError as failure:
+            error = f"{failure.code}: {failure}"
+            raise
+        finally:
+            self._end(context, error)
+
+    def streaming(self, message: Message, items: Iterator[Item]) -> Iterator[Item]:
+        """Pass a stream on; its span ends with it, also where nobody reads it to its end."""
+        with self.reading(message):
+            yield from items
 
     def close(self) -> None:
         """Send what is left, for a few seconds at most."""
         self._sink.close()
 
-    def _end(self, context: TraceContext, message: Message) -> None:
+    def _end(self, context: TraceContext, error: str) -> None:
         with self._lock:
             traced = self._open.pop(context, None)
         if traced is None:
@@ -121,11 +148,9 @@ class NodeTracer:
         since = self._applying.since
         if steps[-1][0] == REPLICATE and since > steps[-1][1]:
             steps.append((APPLY, since))
-        self._sink.send(self._spans(context, traced, end, message))
+        self._sink.send(self._spans(context, traced, end, error))
 
-    def _spans(
-        self, context: TraceContext, traced: _Traced, end: float, message: Message
-    ) -> list[Span]:
+    def _spans(self, context: TraceContext, traced: _Traced, end: float, error: str) -> list[Span]:
         trace, parent = (int.from_bytes(each) for each in (context.trace_id, context.span_id))
         # Of a span that this client has made once: the ids of its parts follow from it.
         own = _part(parent, self._node + 1)
@@ -134,7 +159,6 @@ class NodeTracer:
         def at(time: float) -> datetime:
             return traced.begun + timedelta(seconds=time - origin)
 
-        error = message.error if isinstance(message, Failure) else None
         whole = Span(
             name=f"data node {traced.name}",
             trace_id=trace,
@@ -143,7 +167,7 @@ class NodeTracer:
             start=traced.begun,
             end=at(end),
             side=Side.SERVER,
-            error="" if error is None else f"{error.code}: {error.message}",
+            error=error,
             attributes={"rezone.node": self._node, "rezone.partition": traced.partition},
         )
         ends = [*(time for _, time in traced.steps[1:]), end]

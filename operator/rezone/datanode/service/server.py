@@ -106,9 +106,14 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             with _telling_callers(), self._counted(request, always=True):
                 guard.check(request)
                 self._check_epoch(request)
-                return self._control.handle(request)
+                with self._traced(request):
+                    return self._control.handle(request)
 
         return answer_action(action, handle)
+
+    def _traced(self, request: Message) -> contextlib.AbstractContextManager[None]:
+        tracer = self._node.tracer
+        return contextlib.nullcontext() if tracer is None else tracer.reading(request)
 
     def _check_epoch(self, request: Message) -> None:
         """Refuse what no coordinator can be, where certificates do not tell who is one."""
@@ -158,16 +163,23 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
                 rows = scan_batches(partition, request, codec)
             else:
                 rows = lookup_batches(partition, partition.index, request, codec)
-            served = self._node.foreground.serving(rows, operation_of(request))
+            served = self._served(rows, request)
             return flight.GeneratorStream(codec.arrow_schema, self._timed(served, peer))
         if isinstance(request, SelectTicket):
             partition = self._node.find_for_client(request.partition)
             codec = self._node.zone.codec
             schema = selected_schema(codec, request.columns)
             rows = select_batches(partition, partition.index, request, codec)
-            served = self._node.foreground.serving(rows, operation_of(request))
+            served = self._served(rows, request)
             return flight.GeneratorStream(schema, self._timed(served, peer))
         raise RezoneError(f"{type(request).__name__} is not a ticket")
+
+    def _served(self, rows: Iterator[Any], request: Message) -> Iterator[Any]:
+        """Pass rows on to a client: they are counted, and traced if it asks for that."""
+        tracer = self._node.tracer
+        if tracer is not None:
+            rows = tracer.streaming(request, rows)
+        return self._node.foreground.serving(rows, operation_of(request))
 
     def _timed(self, stream: Iterator[Any], peer: Peer) -> Iterator[Any]:
         """Pass a stream on; its caller is cut off when it takes nothing of it for too long."""

@@ -3,7 +3,7 @@
 import msgspec
 
 from rezone.wire.errors import ErrorInfo
-from rezone.wire.messages.base import Message, PartitionId
+from rezone.wire.messages.base import Message, PartitionId, TraceContext
 from rezone.wire.ranges import Count, CountOrNone, Unsigned
 
 NOBODY_GAVE = -1
@@ -35,6 +35,7 @@ class FollowChanges(Message, frozen=True):
     parts: tuple[FollowedPart, ...]
     bytes_max: Count = 1 << 20
     timeout_ms: Count = 0
+    trace: TraceContext | None = None
 
 
 class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from rezone.wire.codec.filters import FilterTerms
-from rezone.wire.messages.base import Message, PartitionId
+from rezone.wire.messages.base import Message, PartitionId, TraceContext
 from rezone.wire.ranges import Count, Unsigned
 
 _COLUMNS_MAX = 4096
@@ -32,6 +32,7 @@ class SelectTicket(Message, frozen=True):
     index: str = ""
     index_start: bytes = b""
     index_end: bytes = b""
+    trace: TraceContext | None = None
 
 
 class SelectedUpTo(Message, frozen=True):

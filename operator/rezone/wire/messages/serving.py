@@ -248,6 +248,7 @@ class ScanTicket(Message, frozen=True):
     hash_start: Unsigned = 0
     hash_end_inclusive: Unsigned = (1 << 64) - 1
     batch_rows: Count = 8192
+    trace: TraceContext | None = None
 
 
 class RowsAsOf(Message, frozen=True):
@@ -282,3 +283,4 @@ class IndexTicket(Message, frozen=True):
     own: OwnWrites | None = None
     hash_start: Unsigned = 0
     hash_end_inclusive: Unsigned = (1 << 64) - 1
+    trace: TraceContext | None = None
