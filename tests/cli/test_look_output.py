@@ -19,6 +19,7 @@ from rezone.cli.look.text import text_of
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.report import task as task_report
+from rezone.report import transfer as transfer_report
 from rezone.report.document import Document
 from rezone.resources.model import Model
 from rezone.resources.task import RebalanceTask
@@ -129,7 +130,7 @@ def test_who_is_in_maintenance_is_a_document_without_those_whose_time_is_over() 
 
 
 def _models() -> list[type[Model]]:
-    modules = (views, explain, task_report)
+    modules = (views, explain, task_report, transfer_report)
     found = [each for module in modules for each in vars(module).values()]
     return sorted(
         {

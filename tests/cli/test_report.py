@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,8 @@ from rezone.cli.main import main
 from rezone.kube.client import Kube, KubeSettings, connect
 from rezone.kube.kinds import TaskKind
 from rezone.kube.store import StatusStore
-from rezone.report.build import task_report
+from rezone.report.build import task_before, task_report, transfer_report
+from rezone.report.compared import UNKNOWN
 from rezone.resources.migration import RegionMigration, RegionMigrationStatus
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 
@@ -42,6 +44,7 @@ STATUS: dict[str, Any] = {
         "secondsEstimate": 60,
     },
     "progress": {
+        "clientsServed": {"samples": 4, "totalPercent": 150, "maxPercent": 61},
         "movesTotal": 4,
         "movesDone": 4,
         "leaderMovesTotal": 2,
@@ -184,6 +187,7 @@ def test_a_report_for_people() -> None:
         "MB        120         120",
         "MB/s      -           1.0",
         "time      1 min 0 s   10 min 0 s",
+        "the busiest data node served clients for 38 % of the time meanwhile, 61 % at most",
         "",
         "STATE          TIME        WHY",
         "Planned        4 min 0 s",
@@ -208,3 +212,131 @@ def test_a_task_that_runs_or_is_new_has_a_report() -> None:
     assert "Transferring   16 min 0 s" in told
     assert report_text({}).splitlines()[0] == "task shop/z-7 of zone z (Zone): new"
     assert "ranges" in report_text(STATUS, type="Reshard", revision=3)
+
+
+def task(name: str, kind: str = "Zone", **status: Any) -> RebalanceTask:
+    """Return a task of the zone."""
+    meta = {"name": name, "namespace": "shop"}
+    spec = {"zoneName": "z", "type": kind, "nodes": [1] if kind == "Drain" else []}
+    return RebalanceTask.parse({"metadata": meta, "spec": spec, "status": {**STATUS, **status}})
+
+
+def test_a_report_stands_beside_the_one_before() -> None:
+    """Whether a rebalance was slower than usual would be known to nobody who did not keep notes."""
+    before = task(
+        "z-5",
+        startedTime="2026-01-01T11:00:00Z",
+        finishedTime="2026-01-01T11:02:00Z",
+        history=[],
+        writeUnavailability=None,
+        progress={"movesDone": 2, "bytesDone": 7_000_000},
+    )
+    now = datetime(2026, 1, 1, 12, 20, tzinfo=UTC)
+    report = task_report({}, task("z-7"), (), now, before)
+    words = [re.split(r" {2,}", line) for line in text_of(report).splitlines()]
+    start = words.index(["", "z-5", "THIS ONE"]) + 1
+    assert words[start : start + 10] == [
+        ["Took", "2 min 0 s", "10 min 0 s"],
+        ["Replicas copied", "2", "4"],
+        ["Leaders moved", "0", "2"],
+        ["Bytes", "7.0 MB", "120 MB"],
+        ["Mean rate", UNKNOWN, "1.0 MB/s"],
+        ["Waited", "2 min 30 s", "2 min 30 s"],
+        ["Copies made again", "1", "1"],
+        ["No writes, mean", UNKNOWN, "6 ms"],
+        ["No writes, at most", UNKNOWN, "8 ms"],
+        ["Clients served, mean", UNKNOWN, "38 %"],
+    ]
+
+
+def test_a_task_is_compared_with_the_last_of_its_type_that_succeeded() -> None:
+    """A drain beside a re-sharding, or one that failed at once, says nothing of how it went."""
+    early, late = "2026-01-01T10:00:00Z", "2026-01-01T11:00:00Z"
+    others = [
+        task("older", finishedTime=early),
+        task("newest", finishedTime=late),
+        task("failed", finishedTime=at(0), state="Failed"),
+        task("drain", "Drain", finishedTime=at(0)),
+        task("running", finishedTime=None, state="Switching"),
+        task("afterwards", finishedTime=at(3)),
+        task("z-7"),
+    ]
+    found = task_before(task("z-7"), others)
+    assert found is not None
+    assert found.metadata.name == "newest"
+    assert task_before(task("z-7"), others[2:]) is None
+
+
+def moved(name: str, partition: int = 3, **status: Any) -> dict[str, Any]:
+    """Return a leader transfer as it is stored."""
+    return {
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {"zoneName": "z", "partition": partition, "target": 4},
+        "status": {
+            "state": "Succeeded",
+            "startedTime": at(7),
+            "finishedTime": at(7, 2),
+            "writeUnavailableMilliseconds": 8,
+            **status,
+        },
+    }
+
+
+def test_a_leader_transfer_has_a_report() -> None:
+    """Only a rebalance could be looked at afterwards, though people move leaders by hand, too."""
+    before = moved("m-1", startedTime=at(1), finishedTime=at(2), writeUnavailableMilliseconds=21)
+    other = moved("m-0", partition=2, startedTime=at(3), finishedTime=at(4))
+    body = moved(
+        "m-2",
+        waits=[{"reason": "CatchingUp", "seconds": 20}],
+        history=[{"state": "UpgradeCandidate", "time": at(7)}],
+    )
+    body["spec"]["cancel"] = False
+    every = [RegionMigration.parse(each) for each in (before, other, body)]
+    report = transfer_report(body, every[2], every, datetime(2026, 1, 1, 13, tzinfo=UTC))
+    assert text_of(report).splitlines() == [
+        "leader transfer shop/m-2 of zone z: Succeeded after 2 s",
+        "partition 3, from data node ? to 4",
+        "asked for by a person",
+        "writes stopped for 8 ms",
+        "",
+        "            m-1         THIS ONE",
+        "From        \N{EN DASH}           \N{EN DASH}",
+        "To          4           4",
+        "State       Succeeded   Succeeded",
+        "Took        1 min 0 s   2 s",
+        "No writes   21 ms       8 ms",
+        "",
+        "STATE              TIME   WHY",
+        "UpgradeCandidate   2 s",
+        "",
+        "WAITED FOR   TIME",
+        "CatchingUp   20 s",
+    ]
+
+
+@pytest.mark.apiserver
+@pytest.mark.slow
+async def test_a_report_is_found_by_name_or_kind(crds: Path, api: Kube, namespace: str) -> None:
+    """A transfer's name would be no name to the command, or hide behind a task of the same one."""
+    store, named = StatusStore(api), {"name": "both", "namespace": namespace}
+    spec = {"zoneName": "z", "partition": 3, "target": 1}
+    made = RegionMigration.parse({"metadata": named, "spec": spec})
+    await store.write_status(
+        await store.create(made), RegionMigrationStatus.model_validate(moved("m")["status"])
+    )
+    runner = CliRunner(env={"KUBECONFIG": str(crds)})
+    words = ["report", "both", "-n", namespace, "-o", "json"]
+
+    async def kind_of(*more: str) -> str:
+        done = await asyncio.to_thread(runner.invoke, main, [*words, *more])
+        assert done.exit_code == 0, done.output
+        return str(json.loads(done.output)["kind"])
+
+    assert await kind_of() == "TransferReport"
+    await store.create(RebalanceTask.parse({"metadata": named, "spec": {"zoneName": "z"}}))
+    assert await kind_of() == "TaskReport"
+    assert await kind_of("--kind", "transfer") == "TransferReport"
+    missing = await asyncio.to_thread(runner.invoke, main, ["report", "none", "-n", namespace])
+    assert missing.exit_code == 1
+    assert f"there is no RebalanceTask or RegionMigration {namespace}/none" in missing.output

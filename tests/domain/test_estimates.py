@@ -12,7 +12,7 @@ from worlds import NOW
 
 from rezone.domain.rebalance import estimates
 from rezone.domain.rebalance.run import with_rate
-from rezone.resources.task import SAMPLES_MAX, ProgressSample, TaskProgress
+from rezone.resources.task import SAMPLES_MAX, ClientsServed, ProgressSample, TaskProgress
 from rezone.resources.task import TaskState as S
 from rezone.wire.messages import CopyProgress
 
@@ -261,3 +261,19 @@ def test_the_window_stays_small_and_in_order(observed: list[tuple[int, float]]) 
             assert before.time < after.time
             assert before.bytes_done <= after.bytes_done
         assert (estimates.bytes_per_second(samples, done, at) or 0) >= 0
+
+
+@pytest.mark.proves("OB-05")
+def test_a_rebalance_remembers_how_busy_data_nodes_were() -> None:
+    """With each sample of the rate the busiest data node is looked at; the sums are in the status.
+
+    A report could not say whether clients were served while copies were made. A look with each
+    pass would count a busy zone, whose passes are frequent, more than a calm one.
+    """
+    case = Case(S.TRANSFERRING)
+    needs_copy(case)
+    assert decided(case, 1000, 0).status.progress.clients_served is None
+    for seconds, served in ((10, {0: 20, 1: 80}), (12, {0: 99}), (20, {0: 40}), (30, {})):
+        case.world.served = served
+        told = decided(case, 1000 + 100 * seconds, seconds).status.progress
+    assert told.clients_served == ClientsServed(samples=2, total_percent=120, max_percent=80)

@@ -71,6 +71,7 @@ class World:
     leaving: set[int] = dataclasses.field(default_factory=set)
     maintenance: set[int] = dataclasses.field(default_factory=set)
     domains: dict[int, str] = dataclasses.field(default_factory=dict)
+    served: dict[int, int] = dataclasses.field(default_factory=dict)
     reports: dict[tuple[int, int], dict[str, Any] | None] = dataclasses.field(default_factory=dict)
     migrations: list[MigrationView] = dataclasses.field(default_factory=list)
     taken_names: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -138,6 +139,7 @@ class World:
             leaving=node in self.leaving,
             maintenance=node in self.maintenance,
             failure_domain=self.domains.get(node, ""),
+            served_percent=self.served.get(node),
             hears=frozenset(hears) if hears is not None else None,
             fresh=hears is not None,
             answers_since=NOW - timedelta(seconds=self.answer_seconds) if hears else None,

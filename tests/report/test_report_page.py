@@ -17,11 +17,13 @@ from rezone.report.task import (
     Asked,
     PartitionOutage,
     StateSpan,
+    TaskFigures,
     TaskReport,
     TransferRow,
     WaitSpan,
     WriteOutage,
 )
+from rezone.report.transfer import TransferReport
 
 pytestmark = [pytest.mark.proves("OB-05")]
 
@@ -184,8 +186,8 @@ def test_all_bars_stand_within_their_picture(
         }
     )
     found = (
-        pictures.timeline(drawn),
-        pictures.waits_picture(drawn),
+        pictures.timeline(drawn.states, drawn.transfers),
+        pictures.waits_picture(drawn.waits),
         pictures.done_picture(drawn),
         pictures.outage_picture(drawn),
     )
@@ -193,3 +195,56 @@ def test_all_bars_stand_within_their_picture(
         assert bar.left >= 0
         assert bar.left + max(bar.width, bar.dark) <= pictures.BARS_WIDTH + 2
         assert len(bar.label) <= pictures.LABEL_LENGTH_MAX
+
+
+def test_the_page_of_a_leader_transfer(tmp_path: Path) -> None:
+    """What a transfer cost could be sent to nobody; a hostile status would run scripts there."""
+    report = TransferReport(
+        namespace="shop",
+        name="by-hand",
+        zone="orders",
+        task=EVIL,
+        partition=5,
+        from_node=1,
+        to_node=4,
+        state="Failed",
+        ended=True,
+        reason="Timeout",
+        message=EVIL,
+        error=EVIL,
+        started_time=BEGIN,
+        finished_time=BEGIN + timedelta(seconds=3),
+        seconds=3,
+        write_unavailable_milliseconds=17,
+        copied=True,
+        by_spark=EVIL,
+        old_leader_policy="Retain",
+        recovery=EVIL,
+        states=(StateSpan(state="DowngradeLeader", time=BEGIN, seconds=3, message=EVIL),),
+        waits=(WaitSpan(reason="CatchingUp", seconds=60),),
+        asked=(Asked(field="cancel", value="True", manager=EVIL),),
+        before=REPORT.transfers[0],
+    )
+    file = tmp_path / "transfer.html"
+    file.write_text(report_page(report, BEGIN), encoding="utf-8")
+    with open_browser(tmp_path) as browser:
+        browser.open(file.as_uri())
+        said = re.sub(r"\s+", " ", str(browser.run("return document.body.textContent")))
+        for fact in ("for 17 ms", "DowngradeLeader", "1 min 0 s", "orders-7-5, the one before it"):
+            assert fact in said
+        assert browser.run("return document.querySelectorAll('svg[role=img] > title').length") == 2
+        assert browser.run("return document.scripts.length + document.images.length") == 0
+        assert loaded(browser) == []
+        assert browser.complaints() == []
+
+
+def test_the_page_shows_the_one_before_and_what_clients_got() -> None:
+    """The reader would have to open two pages, and learn nothing of clients from either."""
+    figures = TaskFigures(
+        name="orders-7", seconds=750, served_percent_mean=38, served_percent_max=61
+    )
+    before = TaskFigures(name="orders-6", seconds=600, bytes_done=5_000_000)
+    page = report_page(REPORT.model_copy(update={"figures": figures, "before": before}), BEGIN)
+    assert "Beside orders-6, the one before it" in page
+    assert "<td>10 min 0 s</td><td>12 min 30 s</td>" in page
+    assert "38 % of the time, 61 % at most" in page

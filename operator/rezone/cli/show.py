@@ -82,8 +82,9 @@ def explain_wait(*, name: str, namespace: str | None, kind: str | None, output: 
 
 
 @click.command("report")
-@click.argument("task")
+@click.argument("name")
 @_NAMESPACE
+@click.option("--kind", type=click.Choice(source.REPORTED_KINDS), help="Of which kind NAME is.")
 @click.option(
     "--file",
     "-f",
@@ -92,12 +93,15 @@ def explain_wait(*, name: str, namespace: str | None, kind: str | None, output: 
     help="With -o html: where the page is written. It must not exist.",
 )
 @output_choice(*FORMATS, "html")
-def report(*, task: str, namespace: str | None, path: Path | None, output: str) -> None:
-    """Show what became of TASK: planned and done, bytes, rate, states, who asked, transfers.
+def report(
+    *, name: str, namespace: str | None, kind: str | None, path: Path | None, output: str
+) -> None:
+    """Show what became of the task or leader transfer NAME, beside the one before it.
 
-    As HTML it is one file with pictures, which loads nothing.
+    What was planned and done, bytes, rate, states, waits, stopped writes, who asked. As HTML it
+    is one file with pictures, which loads nothing.
     """
-    found = source.report(task, namespace or "")
+    found = source.report(name, kind, namespace or "")
     if output == "html":
         write_page(found, path)
         return

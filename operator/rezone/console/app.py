@@ -101,6 +101,7 @@ class Console:
             *self._pair("/tasks", self.task, self.task_events),
             *self._pair("/transfers", self.migration, self.migration_events),
             Route("/tasks/{namespace}/{name}/report", self.report),
+            Route("/transfers/{namespace}/{name}/report", self.transfer_report),
             Route("/tasks/{namespace}/{name}/{action}", self.ask_task, methods=["GET", "POST"]),
             Route(
                 "/transfers/{namespace}/{name}/{action}",
@@ -228,6 +229,12 @@ class Console:
         """Show the report of a rebalance: the same file that `rezone report -o html` writes."""
         namespace, name = _place(request)
         found = await self.reader.report(namespace, name)
+        return HTMLResponse(report_page(found, datetime.now(UTC)))
+
+    async def transfer_report(self, request: Request) -> Response:
+        """Show the report of a leader transfer."""
+        namespace, name = _place(request)
+        found = await self.reader.transfer_report(namespace, name)
         return HTMLResponse(report_page(found, datetime.now(UTC)))
 
     async def migration(self, request: Request) -> Response:

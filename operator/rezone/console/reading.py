@@ -11,8 +11,9 @@ from rezone.kube.loads import RateReader
 from rezone.kube.names import COMPONENT_LABEL, TRANSFER, ZONE_LABEL
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
-from rezone.report.reading import read_report
+from rezone.report.reading import read_report, read_transfer_report
 from rezone.report.task import TaskReport
+from rezone.report.transfer import TransferReport
 from rezone.resources.migration import RegionMigration
 from rezone.resources.model import CustomObject
 from rezone.resources.task import RebalanceTask
@@ -98,6 +99,10 @@ class Reader:
     async def report(self, namespace: str, name: str) -> TaskReport:
         """Return the report of a task."""
         return await read_report(self._kube, namespace, name)
+
+    async def transfer_report(self, namespace: str, name: str) -> TransferReport:
+        """Return the report of a leader transfer."""
+        return await read_transfer_report(self._kube, namespace, name)
 
     async def migration(self, namespace: str, name: str) -> RegionMigration:
         """Return a leader transfer."""

@@ -2,6 +2,8 @@
 
 document    what documents for programs have in common
 task        the report of a rebalance, as values
+transfer    the report of a leader transfer, as values
+compared    a report beside the one before it
 build       from objects to values: pure
 reading     the objects of a report from the API server
 pictures    where bars and labels of a picture stand: pure

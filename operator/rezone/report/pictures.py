@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from rezone.report.task import TaskReport
+from rezone.report.task import StateSpan, TaskReport, TransferRow, WaitSpan
 from rezone.report.words import bytes_text, seconds_text
 
 LABEL_WIDTH: Final = 190
@@ -78,10 +78,10 @@ def done_picture(report: TaskReport) -> Picture:
     return Picture(title="Done of planned", says="the table has the same", bars=bars)
 
 
-def timeline(report: TaskReport) -> Picture | None:
-    """Return the states of a task and its leader transfers by their times, None without any."""
-    spans = [(span.state, span.time, span.seconds) for span in report.states]
-    moved = [each for each in report.transfers if each.started_time is not None]
+def timeline(states: Sequence[StateSpan], transfers: Sequence[TransferRow] = ()) -> Picture | None:
+    """Return states, and leader transfers within them, by their times; None without any."""
+    spans = [(span.state, span.time, span.seconds) for span in states]
+    moved = [each for each in transfers if each.started_time is not None]
     spans += [
         (f"partition {each.partition} leads {each.to_node}", each.started_time, each.seconds or 0)
         for each in moved[:TRANSFERS_DRAWN_MAX]
@@ -111,9 +111,9 @@ def _span(name: str, since: float, seconds: float, whole: float) -> Bar:
     )
 
 
-def waits_picture(report: TaskReport) -> Picture | None:
-    """Return how long a task has waited for what, None where it has not."""
-    rows = [(each.reason, each.seconds, seconds_text(each.seconds)) for each in report.waits]
+def waits_picture(waits: Sequence[WaitSpan]) -> Picture | None:
+    """Return how long somebody has waited for what, None where nobody has."""
+    rows = [(each.reason, each.seconds, seconds_text(each.seconds)) for each in waits]
     return _compared("Waits by reason", rows)
 
 

@@ -60,11 +60,32 @@ class TransferRow(Model):
     error: str = ""
 
 
+class TaskFigures(Model):
+    """What tasks are compared by; absent is what is not known, or never was."""
+
+    name: str
+    finished_time: Time | None = None
+    seconds: int | None = None
+    moves_done: int = 0
+    leader_moves_done: int = 0
+    bytes_done: int = 0
+    bytes_per_second: int | None = None
+    waited_seconds: int = 0
+    copies_dropped: int = 0
+    write_unavailable_milliseconds_mean: int | None = None
+    write_unavailable_milliseconds_max: int | None = None
+    served_percent_mean: int | None = None
+    served_percent_max: int | None = None
+
+
 class TaskReport(Document):
     """What `rezone report` shows. The history of states is the newest 32.
 
     `bytes_per_second` is the mean while copies were made, absent where nothing was copied.
     `write_unavailability` is absent before the end, and where no leader was transferred.
+    `served_percent_mean` and `served_percent_max` of the figures say for how much of the time the
+    busiest data node served clients while copies were made. `before` has the figures of the last
+    task of the same zone and type that had succeeded when this one began.
     """
 
     kind: str = "TaskReport"
@@ -95,3 +116,5 @@ class TaskReport(Document):
     write_unavailability: WriteOutage | None = None
     asked: tuple[Asked, ...] = ()
     transfers: tuple[TransferRow, ...] = ()
+    figures: TaskFigures | None = None
+    before: TaskFigures | None = None

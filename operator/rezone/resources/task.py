@@ -244,6 +244,16 @@ class Handover(Model):
     leader_epoch: Count = Field(description="The leader epoch that it had before.")
 
 
+class ClientsServed(Model):
+    """How busy the busiest data node was with clients while copies were made."""
+
+    samples: Count = Field(description="How many times it was looked at.")
+    total_percent: Count = Field(
+        description="For how much of the time it served clients then; all samples added up.",
+    )
+    max_percent: Count = Field(description="The most of one sample.")
+
+
 class TaskProgress(Model):
     """How far a task is."""
 
@@ -269,6 +279,10 @@ class TaskProgress(Model):
         tuple[ProgressSample, ...],
         Field(max_length=SAMPLES_MAX, json_schema_extra={"x-list-type": "atomic"}),
     ] = Field(default=(), description="What the rate is computed from.")
+    clients_served: ClientsServed | None = Field(
+        default=None,
+        description="How busy data nodes were with clients meanwhile; absent while it is unknown.",
+    )
 
 
 class RebalanceTaskStatus(MachineStatus):

@@ -15,12 +15,15 @@ from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
 from rezone.report.document import Document
-from rezone.report.reading import read_report
+from rezone.report.reading import read_any_report, read_report, read_transfer_report
+from rezone.report.task import TaskReport
+from rezone.report.transfer import TransferReport
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 
 KINDS: Final = ("task", "transfer", "zone")
+REPORTED_KINDS: Final = ("task", "transfer")
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,14 @@ def what_if(zone: str, namespace: str, question: Question, partition_bytes: int 
     return Source(load, (), namespace)
 
 
-def report(name: str, namespace: str) -> Source:
-    """Return the source of `rezone report`."""
-    return Source(lambda kube, place: read_report(kube, place, name), (), namespace)
+def report(name: str, kind: str | None, namespace: str) -> Source:
+    """Return the source of `rezone report`: of the first kind that has the name."""
+    readers = {None: read_any_report, "task": read_report, "transfer": read_transfer_report}
+
+    async def load(kube: Kube, place: str) -> TaskReport | TransferReport:
+        return await readers[kind](kube, place, name)
+
+    return Source(load, (), namespace)
 
 
 async def tasks_of(kube: Kube, namespace: str, zone: str) -> tuple[RebalanceTask, ...]:

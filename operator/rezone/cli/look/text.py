@@ -20,8 +20,10 @@ from rezone.cli.look.views import (
     ZoneRow,
 )
 from rezone.domain.routing.partition_map import WIDTH_DEFAULT, Mark, picture
+from rezone.report.compared import ComparedRow, compared_tasks, compared_transfers
 from rezone.report.document import Document
-from rezone.report.task import TaskReport, TransferRow, WriteOutage
+from rezone.report.task import Asked, StateSpan, TaskReport, TransferRow, WaitSpan, WriteOutage
+from rezone.report.transfer import TransferReport
 
 GAP = "   "
 
@@ -252,16 +254,59 @@ def report_lines(view: TaskReport, _width: int = 0) -> list[str]:
         "",
         *columns(rows),
     ]
-    spans = [(span.state, duration(span.seconds), span.message) for span in view.states]
-    lines += ["", *columns([("STATE", "TIME", "WHY"), *spans])] if spans else []
-    waits = [(each.reason, duration(each.seconds)) for each in view.waits]
-    lines += ["", *columns([("WAITED FOR", "TIME"), *waits])] if waits else []
+    figures = view.figures
+    if figures is not None and figures.served_percent_mean is not None:
+        lines.append(
+            f"the busiest data node served clients for {figures.served_percent_mean} % of the "
+            f"time meanwhile, {figures.served_percent_max} % at most"
+        )
+    lines += _compared_lines(compared_tasks(view), view.before.name if view.before else "")
+    lines += _spent_lines(view.states, view.waits)
     lines += _outage_lines(view.write_unavailability)
-    asked = [(a.field, a.value, a.manager, str(a.time or "-")) for a in view.asked]
-    lines += ["", *columns([("ASKED", "VALUE", "BY", "AT"), *asked])] if asked else []
+    lines += _asked_lines(view.asked)
     moved = [_transfer_cells(row) for row in view.transfers]
     header = ("TRANSFER", "PARTITION", "FROM", "TO", "STATE", "TIME", "NO WRITES", "ERROR")
     return lines + (["", *columns([header, *moved])] if moved else [])
+
+
+def transfer_report_lines(view: TransferReport, _width: int = 0) -> list[str]:
+    """Return the report of a leader transfer."""
+    nodes = ("?" if node is None else str(node) for node in (view.from_node, view.to_node))
+    took = "" if view.seconds is None else f" after {duration(view.seconds)}"
+    stopped = view.write_unavailable_milliseconds
+    by_whom = f"by the rebalance {view.task}" if view.task else "by a person"
+    copied = f"by Spark: {view.by_spark}" if view.by_spark else "from data node to data node"
+    lines = [
+        f"leader transfer {view.namespace}/{view.name} of zone {view.zone}: {view.state}{took}",
+        f"partition {view.partition}, from data node {' to '.join(nodes)}",
+        *([f"{view.reason}: {view.message}"] if view.message else []),
+        *([view.error] if view.error else []),
+        *([f"unclean election: {view.recovery}"] if view.recovery else []),
+        f"asked for {by_whom}",
+        f"writes stopped for {'an unknown time' if stopped is None else f'{stopped} ms'}",
+        *([f"the new leader's replica was copied {copied}"] if view.copied else []),
+    ]
+    lines += _compared_lines(compared_transfers(view), view.before.name if view.before else "")
+    return lines + _spent_lines(view.states, view.waits) + _asked_lines(view.asked)
+
+
+def _compared_lines(rows: Sequence[ComparedRow], before: str) -> list[str]:
+    if not rows:
+        return []
+    return ["", *columns([("", before, "THIS ONE"), *rows])]
+
+
+def _spent_lines(states: Sequence[StateSpan], waits: Sequence[WaitSpan]) -> list[str]:
+    """Return how long each state took, and what was waited for."""
+    spans = [(span.state, duration(span.seconds), span.message) for span in states]
+    lines = ["", *columns([("STATE", "TIME", "WHY"), *spans])] if spans else []
+    found = [(each.reason, duration(each.seconds)) for each in waits]
+    return lines + (["", *columns([("WAITED FOR", "TIME"), *found])] if found else [])
+
+
+def _asked_lines(found: Sequence[Asked]) -> list[str]:
+    asked = [(a.field, a.value, a.manager, str(a.time or "-")) for a in found]
+    return ["", *columns([("ASKED", "VALUE", "BY", "AT"), *asked])] if asked else []
 
 
 def _transfer_cells(row: TransferRow) -> tuple[str, ...]:
@@ -390,5 +435,6 @@ _WRITERS: dict[type[Document], Callable[[Any, int], list[str]]] = {
     Explanation: explanation_lines,
     SupportBundle: bundle_lines,
     TaskReport: report_lines,
+    TransferReport: transfer_report_lines,
     WhatIf: what_if_lines,
 }

@@ -26,7 +26,8 @@ class NodeState:
     """What a data node has said up to `version` of its process's report.
 
     `zone_uid` is empty before it was given a zone. `hears`: the peers it exchanges frames with,
-    None when it does not say.
+    None when it does not say. `served_percent`: for how much of the time it served clients when it
+    said so, None when it does not.
     """
 
     process_id: str
@@ -41,6 +42,7 @@ class NodeState:
     hears: frozenset[NodeId] | None = None
     sync_ms: int = 0
     slow_ms: int = 0
+    served_percent: int | None = None
     replicas: Mapping[PartitionId, ReplicaReport]
 
 
@@ -80,6 +82,7 @@ def with_answer(before: NodeState | None, answer: NodeReport) -> NodeState:
         hears=frozenset(answer.hears) if answer.hears is not None else None,
         sync_ms=answer.sync_ms,
         slow_ms=answer.slow_ms,
+        served_percent=answer.served_percent,
         replicas=replicas,
     )
 

@@ -186,6 +186,7 @@ def node_views(
             hears=node_state.hears if node_state is not None else None,
             failure_domain=node.failure_domain,
             weight=node.weight,
+            served_percent=node_state.served_percent if node_state is not None else None,
             replicas=node_state.replicas if node_state is not None else {},
         )
     return views

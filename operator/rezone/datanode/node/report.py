@@ -23,6 +23,7 @@ from rezone.datanode.disk.space import DiskSpace
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import Clock, NodeSettings
 from rezone.datanode.state.runner import entry
 from rezone.wire.messages import (
@@ -75,6 +76,11 @@ class ReportedNode(Protocol):
     @property
     def hearing(self) -> Hearing:
         """Whom it hears."""
+        ...
+
+    @property
+    def foreground(self) -> Foreground:
+        """What it serves to clients."""
         ...
 
     def partitions(self) -> list[Replica]:
@@ -195,6 +201,7 @@ class ReportBoard:
             slow_ms=node.disk_speed.slow_ms,
             since=since,
             hears=tuple(sorted(node.hearing.heard)),
+            served_percent=round(100 * node.foreground.served_share),
             gone=tuple(sorted(news - {p.partition_id for p in present})) if since else (),
         )
 

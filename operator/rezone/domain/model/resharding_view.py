@@ -124,7 +124,8 @@ class ReshardingView:
     `sources` are empty when the old one has been deleted, `grace_seconds` after the last cut-over.
     `others_left`: a third one is there still, of a re-sharding before. `held` are the partitions of
     which a data node that answers has a replica; `unreported` is how many nodes a new coordinator
-    has not heard of yet, neither what they have nor that they are silent.
+    has not heard of yet, neither what they have nor that they are silent. `served_percent`: for how
+    much of the time the busiest data node serves clients, None while that is unknown.
     """
 
     sources: Mapping[PartitionId, SourceView]
@@ -145,6 +146,7 @@ class ReshardingView:
     others_left: bool = False
     held: frozenset[PartitionId] = frozenset()
     unreported: int = 0
+    served_percent: int | None = None
 
     @functools.cached_property
     def parts(self) -> Mapping[PartitionId, tuple[tuple[TargetView, PartView], ...]]:

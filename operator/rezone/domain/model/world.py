@@ -42,6 +42,7 @@ class NodeView:
     `maintenance` lead nothing and keep what they hold.
     `fresh`: its last answer came a moment ago, and it has answered since `answers_since`. `hears`
     are the data nodes that it exchanges frames with, None when that is not known.
+    `served_percent`: for how much of the time it has served clients lately, None while unknown.
     """
 
     node: NodeId
@@ -60,6 +61,7 @@ class NodeView:
     hears: frozenset[NodeId] | None = None
     failure_domain: str = ""
     weight: int = 1
+    served_percent: int | None = None
     replicas: Mapping[PartitionId, ReplicaReport] = dataclasses.field(default_factory=dict)
 
 

@@ -14,6 +14,7 @@ from rezone.domain.machines.task_run import Run, paused_where
 from rezone.domain.model.world import MigrationView, ZoneView
 from rezone.domain.observed.write_gaps import unavailability
 from rezone.domain.rebalance import estimates
+from rezone.domain.rebalance.clients_served import busiest, with_clients_served
 from rezone.domain.rebalance.survey import Reasons, Survey, has_switched, survey
 from rezone.domain.routing.topology_text import Topology
 from rezone.resources.conditions import Reason
@@ -189,7 +190,7 @@ class TaskRun(Run):
         if "survey" not in self.__dict__:
             return
         old = self.status.progress
-        new = progress_of(self.survey, old, self.now)
+        new = progress_of(self.survey, old, self.now, busiest(self.view.nodes.values()))
         if self.status != self.before or is_worth_writing(old, new):
             self.update(progress=new)
 
@@ -203,8 +204,10 @@ class TaskRun(Run):
         self.update(write_unavailability=unavailability(self.view, moved, since))
 
 
-def progress_of(found: Survey, old: TaskProgress, now: datetime) -> TaskProgress:
-    """Return how far the task is."""
+def progress_of(
+    found: Survey, old: TaskProgress, now: datetime, served_percent: int | None
+) -> TaskProgress:
+    """Return how far the task is; `served_percent` is the busiest data node's."""
     counted = TaskProgress(
         moves_total=found.copies_total,
         moves_done=found.copies_done,
@@ -213,7 +216,8 @@ def progress_of(found: Survey, old: TaskProgress, now: datetime) -> TaskProgress
         bytes_total=found.bytes_total,
         bytes_done=found.bytes_done,
     )
-    return with_rate(without_falling(counted, old), old, now)
+    new = with_rate(without_falling(counted, old), old, now)
+    return with_clients_served(new, old, served_percent)
 
 
 def without_falling(new: TaskProgress, old: TaskProgress) -> TaskProgress:

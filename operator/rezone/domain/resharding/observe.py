@@ -12,6 +12,7 @@ from rezone.domain.assignment.assignments import parse
 from rezone.domain.model.resharding_view import PartView, ReshardingView, SourceView, TargetView
 from rezone.domain.model.world import NodeView, ZoneView
 from rezone.domain.observed.readiness import CLOSE_ROWS
+from rezone.domain.rebalance.clients_served import busiest
 from rezone.domain.routing.topology_text import Topology
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, sources_of
@@ -77,6 +78,7 @@ def observe(
         ),
         held=_held(view),
         unreported=sum(_is_unreported(node) for node in view.nodes.values()),
+        served_percent=busiest(view.nodes.values()),
     )
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 from rezone.domain.machines.resharding_table import TABLE
 from rezone.domain.machines.task_run import Run, paused_where
 from rezone.domain.model.resharding_view import ReshardingView
+from rezone.domain.rebalance.clients_served import with_clients_served
 from rezone.domain.rebalance.run import Planner, is_worth_writing, with_rate, without_falling
 from rezone.resources.conditions import Reason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress, TaskState
@@ -56,5 +57,6 @@ class ReshardingRun(Run):
         old = self.status.progress
         counted = without_falling(counted, old)
         new = with_rate(counted, old, self.now)
+        new = with_clients_served(new, old, self.view.served_percent)
         if self.status != self.before or is_worth_writing(old, new):
             self.update(progress=new)

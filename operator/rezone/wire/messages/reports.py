@@ -6,7 +6,7 @@ import msgspec
 
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import IndexBuild, IndexPosition, Role, TakeoverState
-from rezone.wire.ranges import CountOrNone
+from rezone.wire.ranges import Count, CountOrNone
 
 
 class ReportRequest(Message, frozen=True):
@@ -168,7 +168,8 @@ class NodeReport(Message, frozen=True):
     syncs usually took lately, 0 while that is unknown; `slow_ms`: the same while it is long.
     `clock_text` says what is wrong with its clock; with `clock_off` it knows no time, and others
     had better lead. `hears`: the data nodes with which it exchanges frames, in both directions;
-    None of a node that does not say.
+    None of a node that does not say. `served_percent`: for how much of the time it has served
+    clients lately, which is no change of the content; None of a node that does not say.
     """
 
     node: NodeId
@@ -187,6 +188,7 @@ class NodeReport(Message, frozen=True):
     since: CountOrNone = 0
     gone: tuple[PartitionId, ...] = ()
     hears: tuple[NodeId, ...] | None = None
+    served_percent: Count | None = None
 
 
 class StreamStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
