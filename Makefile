@@ -102,8 +102,8 @@ krew: env ## Write the plugin of kubectl for krew into OUTPUT= (dist): BASE_URL=
 olm: env ## Write the bundle for the Operator Lifecycle Manager into OUTPUT= (dist/olm): HOMEPAGE=
 	$(RUN) hack/olm.py --homepage "$(HOMEPAGE)" --output $(or $(OUTPUT),dist/olm)
 
-release: env ## Build wheel, chart, plugin for krew, bundle for OLM, SBOM and checksums into OUTPUT= (dist/release), the same each time: BASE_URL=, HOMEPAGE=
-	$(RUN) hack/release.py --uv $(UV) --helm "$$(python3 -m rezone.local.tools helm)" --base-url "$(BASE_URL)" --homepage "$(HOMEPAGE)" --output $(or $(OUTPUT),dist/release)
+release: env ## Build wheel, chart, plugin for krew, bundle for OLM, SBOM and checksums into OUTPUT= (dist/release), the same each time: BASE_URL=, HOMEPAGE=, ARTIFACT_HUB_ID=
+	$(RUN) hack/release.py --uv $(UV) --helm "$$(python3 -m rezone.local.tools helm)" --base-url "$(BASE_URL)" --homepage "$(HOMEPAGE)" --artifact-hub-id "$(ARTIFACT_HUB_ID)" --output $(or $(OUTPUT),dist/release)
 
 audit: env ## Check digests and licences of all dependencies; ONLINE=1 asks OSV for known vulnerabilities, too
 	$(RUN) hack/audit.py

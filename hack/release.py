@@ -33,6 +33,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 NAME: Final = "rezone"
 EPOCH_DEFAULT: Final = 1735689600  # that of the images (Dockerfile)
 SUMS: Final = "SHA256SUMS"
+ARTIFACT_HUB_FILE: Final = "artifacthub-repo.yml"
 SECONDS_MAX: Final = 300
 # What people may install; development tools are in no artifact.
 SBOM_ARGUMENTS: Final = ("--frozen", "--all-extras", "--no-default-groups", "--format=cyclonedx1.5")
@@ -59,7 +60,16 @@ def version(root: Path) -> str:
     return str(found)
 
 
-def release(root: Path, output: Path, *, uv: str, helm: str, base_url: str, homepage: str) -> None:
+def release(
+    root: Path,
+    output: Path,
+    *,
+    uv: str,
+    helm: str,
+    base_url: str,
+    homepage: str,
+    artifact_hub_id: str = "",
+) -> None:
     """Build all artifacts. Raises ReleaseError."""
     if output.exists() and any(output.iterdir()):
         raise ReleaseError(f"{output} is not empty: what is in it would look like this release")
@@ -77,6 +87,8 @@ def release(root: Path, output: Path, *, uv: str, helm: str, base_url: str, home
         root,
     )
     build_bundle(root, output / f"{NAME}-olm-{found}.tar.gz", homepage=homepage)
+    if artifact_hub_id:
+        (output / ARTIFACT_HUB_FILE).write_text(artifact_hub_repository(artifact_hub_id))
     exported = _run([uv, "export", "--quiet", *SBOM_ARGUMENTS], root)
     sbom = output / f"{NAME}-{found}.cdx.json"
     sbom.write_text(reproducible_sbom(exported, wheel))
@@ -160,6 +172,20 @@ def artifact_hub(root: Path, homepage: str) -> dict[str, str]:
     return {f"artifacthub.io/{k}": yaml.safe_dump(v, sort_keys=False) for k, v in found.items()}
 
 
+def artifact_hub_repository(repository_id: str) -> str:
+    """Return the file by which Artifact Hub knows whose a chart repository is.
+
+    Raises ReleaseError for what is no id of Artifact Hub's.
+    """
+    try:
+        known = str(uuid.UUID(repository_id))
+    except ValueError as error:
+        raise ReleaseError(
+            f"{repository_id} is no id of Artifact Hub's, which is a UUID"
+        ) from error
+    return yaml.safe_dump({"repositoryID": known})
+
+
 def build_bundle(root: Path, target: Path, *, homepage: str) -> None:
     """Write an archive of the bundle for the Operator Lifecycle Manager."""
     files = {
@@ -201,6 +227,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="a directory that is empty")
     parser.add_argument("--base-url", required=True, help="where the files will be")
     parser.add_argument("--homepage", required=True)
+    parser.add_argument("--artifact-hub-id", default="", help="of your chart repository there")
     parser.add_argument("--uv", default="uv")
     parser.add_argument("--helm", default="helm")
     chosen: Any = parser.parse_args()
@@ -212,6 +239,7 @@ def main() -> int:
             helm=chosen.helm,
             base_url=chosen.base_url,
             homepage=chosen.homepage,
+            artifact_hub_id=chosen.artifact_hub_id,
         )
     except (OSError, ReleaseError, subprocess.TimeoutExpired) as error:
         sys.stderr.write(f"{error}\n")

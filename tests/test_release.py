@@ -275,3 +275,11 @@ def test_package_and_chart_have_one_version(release: Any, tmp_path: Path) -> Non
     (tmp_path / "charts" / "rezone" / "Chart.yaml").write_text(yaml.safe_dump(chart))
     with pytest.raises(release.ReleaseError, match=r"set all three to one"):
         release.version(tmp_path)
+
+
+def test_a_repository_of_artifact_hub_says_whose_it_is(release: Any) -> None:
+    """A slip of the pen would have the repository be nobody's, which only its page there shows."""
+    known = "7a1e7d5e-0c5b-4d43-9a2d-9d4c6f0c1a55"
+    assert yaml.safe_load(release.artifact_hub_repository(known)) == {"repositoryID": known}
+    with pytest.raises(release.ReleaseError, match="is no id"):
+        release.artifact_hub_repository("my-charts")
