@@ -17,7 +17,12 @@ from rezone.domain.machines.waits import waits_until, with_waiting
 from rezone.domain.observed.write_gaps import unavailability
 from rezone.resources.machine_status import Transition, WaitedFor, WaitingReason
 from rezone.resources.migration import MigrationState
-from rezone.resources.task import PARTITION_GAPS_MAX, RebalanceTaskStatus, TaskState
+from rezone.resources.task import (
+    PARTITION_GAPS_MAX,
+    TERMINAL_TASK_STATES,
+    RebalanceTaskStatus,
+    TaskState,
+)
 from rezone.wire.messages import Role
 
 pytestmark = pytest.mark.proves("OB-05")
@@ -86,6 +91,22 @@ def test_a_task_that_ends_tells_what_its_transfers_have_cost() -> None:
 
     case.world.reports[0, 1] = {**measured, "write_gap_time": micros(after(-1))}
     assert end_of(case).write_unavailability is None
+
+
+@pytest.mark.proves("OB-03")
+def test_a_task_that_goes_on_tells_what_its_transfers_have_cost_so_far() -> None:
+    """Who watches a rebalance would learn that it stops writers for long when it is too late."""
+    case = Rebalance(TaskState.SWITCHING)
+    case.world.routes[0] = MOVED
+    case.status["started_time"] = NOW
+    case.world.reports[0, 1] = {"write_gap_ms": 7, "write_gap_time": micros(after(1))}
+
+    status = case.decide().status
+
+    assert status.state not in TERMINAL_TASK_STATES
+    assert status.progress.leader_moves_done == 1
+    assert status.write_unavailability is not None
+    assert status.write_unavailability.max_milliseconds == 7
 
 
 def end_of(case: Rebalance) -> RebalanceTaskStatus:

@@ -314,7 +314,7 @@ class RebalanceTaskStatus(MachineStatus):
     )
     write_unavailability: WriteUnavailability | None = Field(
         default=None,
-        description="What its leader transfers have cost those who write; set at the end.",
+        description="What its leader transfers have cost those who write, until now.",
     )
     handovers: Annotated[
         tuple[Handover, ...],

@@ -184,7 +184,7 @@ class TaskRun(Run):
         )
 
     def settle_progress(self) -> None:
-        """Write the progress in steps."""
+        """Write the progress in steps, and with each step what leader transfers have cost."""
         if self._table.state(self.state).terminal:
             self._settle_gaps()
         if "survey" not in self.__dict__:
@@ -193,6 +193,8 @@ class TaskRun(Run):
         new = progress_of(self.survey, old, self.now, busiest(self.view.nodes.values()))
         if self.status != self.before or is_worth_writing(old, new):
             self.update(progress=new)
+            if new.leader_moves_done and not self._table.state(self.state).terminal:
+                self._settle_gaps()
 
     def _settle_gaps(self) -> None:
         """Write what the leader transfers of the task have cost those who write."""
