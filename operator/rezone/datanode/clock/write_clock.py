@@ -35,24 +35,11 @@ class WriteClock:
         """
         return max(now, last_commit_time + 1, self._floor + 1)
 
-    def promise_latest(self, now: int | None, told: float) -> int:
-        """Promise the latest time that may be, and return it; 0 when none may be.
 
-        `now` is None while the node does not know the time. `told` is the latest time that all who
-        may lead next know of, infinite where nobody else may lead.
-        """
-        time = _latest(now, told)
-        self.raise_to(time)
-        return time
+def latest_promise(now: int | None, told: float) -> int:
+    """Return the latest time that may be promised: it is over here, and known to all others.
 
-    def promise(self, time: int, now: int | None, told: float) -> bool:
-        """Promise that no later row gets this time, if that may be; whether it was promised."""
-        may = now is not None and time <= _latest(now, told)
-        if may:
-            self.raise_to(time)
-        return may
-
-
-def _latest(now: int | None, told: float) -> int:
-    """Return the latest time that may be promised: it is over here, and known to all others."""
+    0 for none: `now` is None while the node does not know the time. `told` is the latest time that
+    all who may lead next know of, infinite where nobody else may lead.
+    """
     return 0 if now is None else int(min(now - 1, told))

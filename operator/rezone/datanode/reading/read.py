@@ -1,9 +1,4 @@
-"""Reads of one partition: by key, at the newest committed state or as of a time; when any may be.
-
-The newest state is the leader's to tell, and only when nobody else can have changed it: while
-every in-sync replica has promised not to lead (`lease`), or has said so since the read came; and
-when everything the leader started with is committed. As of a time, any replica may answer that
-has applied all committed rows up to it.
+"""Reads of one partition: what is decided by `core.reads` is done here, and rows are read by key.
 
 Concurrency: scans (`scan`) and digests wait in their callers' threads, on the partition's
 `changed`. A read by key that cannot be answered at once goes into the partition's `ReadQueue`, so
@@ -12,17 +7,37 @@ most `hold_ms_max`.
 """
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rezone.datanode.commit.protocol import Leadership
+from rezone.datanode.core.reads import (
+    Answer,
+    ApplyNow,
+    Asked,
+    AskLeases,
+    Cause,
+    Effect,
+    Held,
+    Hold,
+    Leased,
+    LookAgain,
+    Promise,
+    Ran,
+    Read,
+    Reads,
+    Refuse,
+    RunJob,
+    Sees,
+    Served,
+    Ticked,
+    is_decided,
+)
 from rezone.datanode.state.age import age_ms_of, is_comparable
-from rezone.datanode.state.expiry import kept_until
+from rezone.datanode.state.expiry import expired, retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
-from rezone.datanode.state.serving import Served
+from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.transacting import require_open
 from rezone.datanode.writing.write import require_inside
 from rezone.storage.budget import Budget
@@ -39,6 +54,75 @@ _ROW_ID_BYTES: Final = 100
 
 Readable = Callable[[], bool]
 """Whether a read may be answered now; NotLeaderError when it will not be here. Under the lock."""
+OnOutcome = Callable[[RezoneError | None], None]
+"""Takes why a read is refused; None when it may be answered."""
+
+
+def _seen(replica: ReplicaState, read: Read | None = None) -> Sees:
+    """Return what a replica sees of itself; of its times only where the read is not of now."""
+    store, positions, transfer = replica.store, replica.positions, replica.transfer
+    leadership, clock, seal = replica.leadership, replica.clock, store.seal
+    past = read is None or read.as_of is not None
+    return Sees(
+        now=clock.monotonic(),
+        leadership=leadership,
+        leads=replica.role is Role.LEADER,
+        eager=transfer.eager,
+        dead=transfer.blocks_writes,
+        over=replica.closed or bool(replica.failure),
+        seal_time=seal.commit_time if seal is not None else None,
+        is_sealed=seal is not None and replica.is_sealed,
+        log_end=store.log_end,
+        committed=positions.committed,
+        applied=store.applied,
+        readable_time=positions.readable_time,
+        last_commit_time=store.last_commit_time,
+        highest=clock.highest if past and clock.gives else None,
+        promisable=replica.promisable() if past else 0,
+        floor=replica.write_clock.floor if leadership is not None else 0,
+        retention=retention_micros(replica),
+    )
+
+
+def _error(replica: ReplicaState, read: Read, cause: Cause) -> RezoneError:
+    match cause:
+        case Cause.NOT_LEADER:
+            return replica.not_leader()
+        case Cause.RESHARDED:
+            return replica.resharded()
+        case Cause.TOO_MANY:
+            return OverloadedError("too many reads wait for this partition; retry later")
+        case Cause.EXPIRED if read.as_of is not None:
+            return expired(replica, read.as_of)
+        case _:
+            return _cannot_answer(replica)
+
+
+def _cannot_answer(replica: ReplicaState) -> NotReadyError:
+    return NotReadyError(
+        f"partition {replica.partition_id} cannot answer this read yet; retry",
+        readable_time=replica.positions.readable_time,
+    )
+
+
+def _begun(replica: ReplicaState, as_of: int | None, served: Served) -> Read:
+    now = replica.clock.monotonic()
+    return Read(as_of, now, now + replica.settings.hold_ms_max / 1000, served)
+
+
+def _may_answer(replica: ReplicaState, effects: list[Effect]) -> bool:
+    """Do what follows for a read of a caller that waits by itself; whether it may be answered."""
+    for effect in effects:
+        match effect:
+            case Promise(time):
+                replica.write_clock.raise_to(time)
+            case ApplyNow():
+                replica.apply_now()
+            case Refuse(read, cause):
+                raise _error(replica, read, cause)
+            case Answer():
+                return True
+    return False
 
 
 def readable(replica: ReplicaState, as_of: int | None, served: Served = lambda: True) -> Readable:
@@ -46,79 +130,27 @@ def readable(replica: ReplicaState, as_of: int | None, served: Served = lambda: 
 
     VersionsExpiredError for a time that is too long ago.
     """
-    since = replica.clock.monotonic()
-    if as_of is None:
-        return lambda: _newest_is_here(replica, since) and served()
-    past = _PastRead(replica, as_of, since)
-    past.require_kept()
-    if as_of > replica.positions.readable_time:
-        replica.apply_now()
-    return lambda: past.may_be_answered() and served()
+    read = _begun(replica, as_of, served)
+    if as_of is not None:
+        _may_answer(replica, read.ask(_seen(replica)))
+    return lambda: _may_answer(replica, read.look(_seen(replica, read)))
 
 
-def _promises(replica: ReplicaState, as_of: int, since: float) -> bool:
-    """Promise that no write will get `as_of` or an earlier time, if this replica may do that."""
-    state = replica.leadership
-    return state is not None and _is_newest(replica, since) and replica.promise_at(as_of, state)
-
-
-class _PastRead:
-    """A read as of a time: at any replica that has applied so far, or at the leader.
-
-    A leader can also say that nothing more will come at or below that time: from then on no write
-    gets such a time, of this leader or of one that comes later. So those that could lead must
-    have been told first (`LeaseRequest.time`).
-    """
-
-    def __init__(self, replica: ReplicaState, as_of: int, since: float) -> None:
-        self._replica = replica
-        self._as_of = as_of
-        self._since = since
-        self._end: int | None = None
-        self._is_kept = False
-        self._leadership: Leadership | None = None
-
-    def require_kept(self) -> bool:
-        """Whether the versions of that time are kept; False while the node does not know the time.
-
-        VersionsExpiredError when they are not.
-        """
-        if not self._is_kept and self._replica.clock.gives:
-            kept_until(self._replica, self._as_of).require(self._replica)
-            self._is_kept = True
-        return self._is_kept
-
-    def may_be_answered(self) -> bool:
-        """Whether everything up to that time is applied here, and is all there will ever be."""
-        replica = self._replica
-        if not self.require_kept():
-            return False
-        if self._as_of <= replica.positions.readable_time:
-            return True
-        seal = replica.store.seal
-        if seal is not None and self._as_of > seal.commit_time and replica.is_sealed:
-            raise replica.resharded()
-        if self._leadership is None or replica.leadership is not self._leadership:
-            self._end = None
-            if _promises(replica, self._as_of, self._since):
-                self._end, self._leadership = replica.store.log_end, replica.leadership
-        return self._end is not None and (
-            min(replica.store.applied, replica.positions.committed) >= self._end
-        )
-
-
-def wait_readable(replica: ReplicaState, as_of: int | None, served: Served = lambda: True) -> None:
-    """Return when a read is right; NotLeaderError or NotReadyError when it will not soon be."""
-    deadline = replica.clock.monotonic() + replica.settings.hold_ms_max / 1000
+def wait_readable(replica: ReplicaState, as_of: int | None, served: Served = lambda: True) -> Read:
+    """Return a read that is right; NotLeaderError or NotReadyError when it will not soon be."""
     with replica.changed:
-        may_answer = readable(replica, as_of, served)
-        if not may_answer():
+        read = _begun(replica, as_of, served)
+        sees = _seen(replica, read)
+        effects = read.ask(sees)
+        if not is_decided(effects):
             replica.ask_leases()
-        while not may_answer():
-            left = deadline - replica.clock.monotonic()
-            if left <= 0 or replica.closed or replica.failure:
+        while not _may_answer(replica, effects):
+            if read.is_over(sees):
                 raise _cannot_answer(replica)
-            replica.changed.wait(left)
+            replica.changed.wait(read.deadline - sees.now)
+            sees = _seen(replica, read)
+            effects = read.look(sees)
+        return read
 
 
 def wait_applied(replica: ReplicaState, offset: int) -> None:
@@ -133,36 +165,8 @@ def wait_applied(replica: ReplicaState, offset: int) -> None:
             raise _cannot_answer(replica)
 
 
-def _cannot_answer(replica: ReplicaState) -> NotReadyError:
-    return NotReadyError(
-        f"partition {replica.partition_id} cannot answer this read yet; retry",
-        readable_time=replica.positions.readable_time,
-    )
-
-
-def _is_newest(replica: ReplicaState, since: float) -> bool:
-    """Whether nobody can have committed anything elsewhere when a read came at `since`."""
-    state = replica.leadership
-    if state is None or not state.serving or replica.transfer.blocks_writes:
-        return False
-    if replica.store.seal is not None:
-        return False
-    return state.vouched(replica.clock.monotonic(), since)
-
-
-def _newest_is_here(replica: ReplicaState, since: float) -> bool:
-    if replica.is_sealed:
-        raise replica.resharded()
-    if replica.role is not Role.LEADER and not replica.transfer.eager:
-        raise replica.not_leader()
-    # What the leadership began with must be applied, and nothing uncommitted may be seen.
-    return _is_newest(replica, since) and replica.store.applied >= replica.positions.committed
-
-
-class _WaitingRead(NamedTuple):
-    may_answer: Readable
-    answer: Callable[[RezoneError | None], None]
-    deadline: float
+class _Waiter(NamedTuple):
+    answer: OnOutcome
     size: int
 
 
@@ -171,13 +175,15 @@ class ReadQueue:
 
     def __init__(self, replica: ReplicaState, node_budget: Budget) -> None:
         self._replica = replica
+        self.runner = replica.runner
         self._budget = node_budget
-        self._waiting: deque[_WaitingRead] = deque()
+        self._reads = Reads(replica.settings.reads_held_max)
+        self._waiters: dict[Read, _Waiter] = {}
 
     def submit(
         self,
         as_of: int | None,
-        answer: Callable[[RezoneError | None], None],
+        answer: OnOutcome,
         served: Served = lambda: True,
         held_bytes: Callable[[], int] = lambda: _READ_BYTES,
     ) -> None:
@@ -187,72 +193,76 @@ class ReadQueue:
         once where another replica leads, ReshardedError where others serve, OverloadedError when
         too many wait.
         """
-        replica = self._replica
-        with replica.lock:
-            may_answer = readable(replica, as_of, served)
-            if not may_answer():
-                self._hold(may_answer, answer, held_bytes())
-                return
-        answer(None)
+        if self._ask(as_of, answer, served, held_bytes):
+            answer(None)
 
-    def _hold(
-        self, may_answer: Readable, answer: Callable[[RezoneError | None], None], size: int
-    ) -> None:
+    @entry
+    def _ask(
+        self, as_of: int | None, answer: OnOutcome, served: Served, held_bytes: Callable[[], int]
+    ) -> bool:
+        """Whether a read may be answered at once; it waits, or is refused, if not."""
         replica = self._replica
-        if len(self._waiting) >= replica.settings.reads_held_max:
-            raise OverloadedError("too many reads wait for this partition; retry later")
-        self._budget.take(size)
-        deadline = replica.clock.monotonic() + replica.settings.hold_ms_max / 1000
-        self._waiting.append(_WaitingRead(may_answer, answer, deadline, size))
-        replica.look_again(deadline)
-        replica.ask_leases()
-        replica.wake()
+        read = _begun(replica, as_of, served)
+        effects = self._reads.step(Asked(read, _seen(replica, read)))
+        if _may_answer(replica, effects):
+            return True
+        if effects and isinstance(effects[-1], Hold):
+            size = held_bytes()
+            self._budget.take(size)
+            self._waiters[read] = _Waiter(answer, size)
+            self._do(self._reads.step(Held(read)))
+        return False
+
+    def _do(self, effects: list[Effect]) -> None:
+        replica = self._replica
+        for effect in effects:
+            match effect:
+                case LookAgain(at):
+                    replica.look_again(at)
+                case AskLeases():
+                    replica.ask_leases()
+                case RunJob():
+                    replica.wake()
 
     def step(self) -> None:
         """Answer what may be answered, and what has waited for too long; without the lock."""
+        if not self._waiters:
+            return  # one that comes now has the job run again
+        for waiter, outcome in self._outcomes():
+            self._budget.give(waiter.size)
+            waiter.answer(outcome)
+
+    @entry
+    def _outcomes(self) -> list[tuple[_Waiter, RezoneError | None]]:
         replica = self._replica
-        with replica.lock:
-            if not self._waiting:
-                return
-            over = replica.closed or bool(replica.failure)
-            now = replica.clock.monotonic()
-            taken, self._waiting = self._waiting, deque()
-            outcomes: list[tuple[_WaitingRead, RezoneError | None]] = []
-            for read in taken:
-                try:
-                    if read.may_answer():
-                        outcomes.append((read, None))
-                    elif over or read.deadline <= now:
-                        outcomes.append((read, _cannot_answer(replica)))
-                    else:
-                        self._waiting.append(read)
-                except RezoneError as error:
-                    outcomes.append((read, error))
-        for read, outcome in outcomes:
-            self._budget.give(read.size)
-            read.answer(outcome)
+        outcomes: list[tuple[_Waiter, RezoneError | None]] = []
+        for effect in self._reads.step(Ran(_seen(replica))):
+            match effect:
+                case Promise(time):
+                    replica.write_clock.raise_to(time)
+                case Answer(read):
+                    outcomes.append((self._waiters.pop(read), None))
+                case Refuse(read, cause):
+                    outcomes.append((self._waiters.pop(read), _error(replica, read, cause)))
+        return outcomes
 
     @property
     def count(self) -> int:
         """How many reads wait; read without the lock, for metrics."""
-        return len(self._waiting)
+        return len(self._reads)
 
     @property
     def waits(self) -> bool:
         """Whether a read waits; under the lock."""
-        return bool(self._waiting)
+        return bool(self._reads)
 
     def look(self) -> None:
         """Have the job see what may be answered by now, after news of times; under the lock."""
-        if self._waiting:
-            self._replica.wake()
+        self._do(self._reads.step(Leased()))
 
     def tick(self, now: float) -> None:
         """Have the job look after reads that have waited for too long; under the lock."""
-        if self._waiting and self._waiting[0].deadline <= now:
-            self._replica.wake()
-        elif self._waiting:
-            self._replica.look_again(self._waiting[0].deadline)
+        self._do(self._reads.step(Ticked(now)))
 
 
 class KeyRead(NamedTuple):
@@ -296,6 +306,7 @@ def prepare_read(
     return KeyRead(encoded.row_id_list(), as_of, request.own)
 
 
+@entry
 def _time_within(replica: ReplicaState, max_age_ms: int) -> int:
     """Return the newest time at which this replica can answer a read that may be so old.
 
@@ -304,15 +315,14 @@ def _time_within(replica: ReplicaState, max_age_ms: int) -> int:
     """
     if not is_comparable(replica):
         raise NotReadyError("this node's time has not been compared with any other's yet")
-    with replica.lock:
-        age_ms = min(max_age_ms, replica.config.version_retention_seconds * 1000)
-        oldest = replica.clock.time() - age_ms * 1000
-        if replica.positions.readable_time >= oldest:
-            return replica.positions.readable_time
-        if replica.is_sealed:
-            raise replica.resharded()
-        if replica.leads:
-            return oldest
+    age_ms = min(max_age_ms, replica.config.version_retention_seconds * 1000)
+    oldest = replica.clock.time() - age_ms * 1000
+    if replica.positions.readable_time >= oldest:
+        return replica.positions.readable_time
+    if replica.is_sealed:
+        raise replica.resharded()
+    if replica.leads:
+        return oldest
     replica.apply_now()
     raise NotReadyError(
         f"this replica of partition {replica.partition_id} is too far behind; ask its leader",
@@ -341,15 +351,18 @@ def read_keys(replica: ReplicaState, read: KeyRead, codec: RowCodec) -> Any:
         if read.own is None:
             values = replica.store.reader.newest(read.row_ids, read.as_of)
         else:
-            row_ids = pa.array(read.row_ids, pa.binary())
-            with replica.lock:
-                replica.serving.require_since(row_ids, read.own.times.read_time)
+            _require_since(replica, read.row_ids, read.own.times.read_time)
             values = own_values(replica, read.row_ids, read.own)
     found = [index for index, value in enumerate(values) if value is not None]
     return codec.decode(
         [read.row_ids[index][ROW_ID_PREFIX_BYTES:] for index in found],
         [value for value in values if value is not None],
     )
+
+
+@entry
+def _require_since(replica: ReplicaState, row_ids: list[bytes], read_time: int) -> None:
+    replica.serving.require_since(pa.array(row_ids, pa.binary()), read_time)
 
 
 def own_values(replica: ReplicaState, row_ids: list[bytes], own: OwnWrites) -> list[bytes | None]:

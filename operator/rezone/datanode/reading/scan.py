@@ -17,8 +17,9 @@ import pyarrow as pa
 from rezone.datanode.reading.own_rows import OwnRows
 from rezone.datanode.reading.read import reading, wait_readable
 from rezone.datanode.state.age import age_ms_of
-from rezone.datanode.state.expiry import Kept, kept_until, retention_micros
+from rezone.datanode.state.expiry import Kept, retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
 from rezone.storage.engines.base import behind
 from rezone.storage.snapshot.digest import hash_bound
 from rezone.wire import messages
@@ -47,9 +48,9 @@ def time_to_read_at(replica: ReplicaState, as_of: int | None, hashes: HashRange)
     if as_of is None:
         wait_readable(replica, None, served)
         as_of = _close_newest(replica)
-    wait_readable(replica, as_of, served)
-    with replica.lock:
-        return kept_until(replica, as_of)
+    read = wait_readable(replica, as_of, served)
+    assert read.kept_until is not None, "a past read is answered once that is known"  # noqa: S101 - invariant
+    return Kept(as_of, read.kept_until)
 
 
 def view_of(
@@ -60,21 +61,25 @@ def view_of(
     if own is None:
         return time_to_read_at(replica, ticket.as_of, hashes), None
     wait_readable(replica, None, replica.serving.hashes(hashes))
-    with replica.lock:
-        replica.serving.require_range_since(hashes, own.times.read_time)
+    _require_range_since(replica, hashes, own.times.read_time)
     until = own.times.begun + retention_micros(replica)
     return Kept(own.times.read_time, until), OwnRows(replica, own)
 
 
+@entry
+def _require_range_since(replica: ReplicaState, hashes: HashRange, read_time: int) -> None:
+    replica.serving.require_range_since(hashes, read_time)
+
+
+@entry
 def _close_newest(replica: ReplicaState) -> int:
     """Return a time that sees all that is committed, and that no later write gets.
 
     A recent one also where nothing was written for long: it is to be read at for a while.
     """
-    with replica.lock:
-        newest = max(replica.promise_latest(), replica.store.last_commit_time)
-        replica.write_clock.raise_to(newest)
-        return newest
+    newest = max(replica.promisable(), replica.store.last_commit_time)
+    replica.write_clock.raise_to(newest)
+    return newest
 
 
 @contextlib.contextmanager

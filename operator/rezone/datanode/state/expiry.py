@@ -7,7 +7,9 @@ whose clocks differ by less than that, and their copies, never lack a version th
 may be asked for. What counts is the latest time that a node ever had: were its clock set back,
 what was collected would not be there again.
 
-Concurrency: under the partition's lock, but for `require`, which any thread may call.
+Until when a read's rows are whole is decided by `core.reads`.
+
+Concurrency: any thread may call what is here.
 """
 
 from typing import NamedTuple
@@ -41,25 +43,15 @@ class Kept(NamedTuple):
         NotReadyError while the node does not know the time.
         """
         replica.clock.require()
-        now = replica.clock.highest
-        if now > self.until:
-            seconds = replica.config.version_retention_seconds
-            raise VersionsExpiredError(
-                f"rows as of {self.as_of} are asked for; versions are kept for {seconds} s",
-                as_of=self.as_of,
-                oldest=now - seconds * 1_000_000,
-            )
+        if replica.clock.highest > self.until:
+            raise expired(replica, self.as_of)
 
 
-def kept_until(replica: ReplicaState, as_of: int) -> Kept:
-    """Return until when a read as of a time is right; under the lock.
-
-    What covers the rows of that time comes later than all that is known here, where nothing newer
-    is: so the rows of a partition that nobody writes to may be read as of any time since.
-    """
-    since = as_of
-    if as_of >= replica.store.last_commit_time:
-        replica.promise_latest()
-        promised = replica.write_clock.floor if replica.leads else 0
-        since = max(as_of, replica.positions.readable_time, promised)
-    return Kept(as_of, since + retention_micros(replica))
+def expired(replica: ReplicaState, as_of: int) -> VersionsExpiredError:
+    """Return the error of a read as of a time that is too long ago."""
+    seconds = replica.config.version_retention_seconds
+    return VersionsExpiredError(
+        f"rows as of {as_of} are asked for; versions are kept for {seconds} s",
+        as_of=as_of,
+        oldest=replica.clock.highest - seconds * 1_000_000,
+    )

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from rezone.datanode.clock.closed_until import ClosedUntil
-from rezone.datanode.clock.write_clock import WriteClock
+from rezone.datanode.clock.write_clock import WriteClock, latest_promise
 from rezone.datanode.commit.fencing import Fencing
 from rezone.datanode.commit.positions import Positions
 from rezone.datanode.commit.protocol import Leadership
+from rezone.datanode.core.closed_timestamp import ClosedUntil
 from rezone.datanode.core.transfer import Transfer
 from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
@@ -212,26 +212,20 @@ class ReplicaState(ABC):
 
     # --- times that may be promised --------------------------------------------------------------
 
-    def promise_latest(self) -> int:
-        """Promise that no later row gets as late a time as may be promised, and return it.
+    def promisable(self) -> int:
+        """Return the latest time that may be promised: no later row gets it, or an earlier one.
 
         0 where nothing may be promised: by a follower, or when others are about to write. Under the
-        lock.
+        lock. A promise binds once it is made to the write clock (`raise_to`).
         """
         leadership = self.leadership
         if leadership is None or not leadership.serving or self.transfer.blocks_writes:
             return 0
         if self.store.seal is not None:
             return 0  # later times are those of other partitions
-        return self.write_clock.promise_latest(self.clock.known(), self._told(leadership))
-
-    def promise_at(self, time: int, leadership: Leadership) -> bool:
-        """Promise that no later row gets this time, if that may be; under the lock."""
-        return self.write_clock.promise(time, self.clock.known(), self._told(leadership))
-
-    def _told(self, leadership: Leadership) -> float:
-        """Return the latest time that all who may lead next know of, also after a restart."""
-        return min(leadership.announced_time, self.services.clock_bound.until)
+        # What all who may lead next know of, also after a restart.
+        told = min(leadership.announced_time, self.services.clock_bound.until)
+        return latest_promise(self.clock.known(), told)
 
     # --- changes of what is shared ---------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.datanode.commit.positions import Positions
+from rezone.datanode.core.reads import Served
 from rezone.datanode.core.reshard_stream import is_granted
 from rezone.storage.snapshot.digest import in_range
 from rezone.storage.store import PartitionStore
@@ -28,9 +29,6 @@ from rezone.wire import layouts
 from rezone.wire.errors import TransactionConflictError
 from rezone.wire.layouts import HashRange, Overlap
 from rezone.wire.messages import PartitionId, ZoneConfig
-
-Served = Callable[[], bool]
-"""Whether what a request asks for is served; under the partition's lock."""
 
 
 class Serving:

@@ -172,7 +172,8 @@ class Transacting:
         read_time = store.applied_time
         if store.applied == store.log_end:
             # All there is: as of now, whose versions are kept longer than those of a late row.
-            read_time = max(read_time, replica.promise_latest())
+            read_time = max(read_time, replica.promisable())
+            replica.write_clock.raise_to(read_time)
         begun = max(read_time, replica.clock.time())
         return TransactionBegun(opaque=opaque, read_time=read_time, begun=begun)
 
