@@ -325,13 +325,10 @@ def test_where_a_consumer_must_roll_back(high: int, uuid: str, expected: int | N
 def test_branches_are_found_begun_and_bounded() -> None:
     """The failover log would grow with each restart, or name a branch nobody has rows of."""
     assert [branch_at((A, B, C), n) for n in (0, 1, 10, 11, 30)] == ["", "a", "a", "b", "c"]
-    begun = with_new_branch((A, B, C), 20)
-    assert begun[:2] == (A, B)
-    assert begun[2].partition_uuid != "c"
-    assert begun[2].first_offset == 20
+    assert with_new_branch((A, B, C), 20, "d") == (A, B, FailoverEntry("d", 20))
     log: tuple[FailoverEntry, ...] = ()
     for offset in range(FAILOVER_LOG_MAX + 5):
-        log = with_new_branch(log, offset)
+        log = with_new_branch(log, offset, f"branch {offset}")
     assert len(log) == FAILOVER_LOG_MAX
 
 

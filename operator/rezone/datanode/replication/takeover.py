@@ -30,8 +30,6 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
-
 from rezone.datanode.core.transfer import (
     Die,
     Finish,
@@ -258,17 +256,9 @@ class TakeoverProcess:
         now = replica.clock.monotonic()
         if replica.transfer is not attempt or attempt.step(Sent(), now) != Follow():
             return False
-        record = msgspec.structs.replace(
-            replica.record,
-            leader=attempt.candidate,
-            leader_epoch=attempt.epoch,
-            next_leader=None,
-            next_epoch=None,
-        )
         self._index.resume()
-        replica.log.info("handed over", leader=record.leader, leader_epoch=attempt.epoch)
-        # The disk knows that this leader is dead; the new epoch comes in with the first stream.
-        self._roles.become_follower(record, durable=False)
+        replica.log.info("handed over", leader=attempt.candidate, leader_epoch=attempt.epoch)
+        self._roles.hand_over(attempt.candidate, attempt.epoch)
         return True
 
     def stream_opened(self, stream: ProducerStream) -> None:
@@ -338,7 +328,7 @@ class TakeoverProcess:
         told = Told(replica.store.log_end, self._index.lacks(message.index))
         match attempt.step(told, replica.clock.monotonic()):
             case Lead():
-                self._lead(message)
+                self._roles.take_over(message)
             case GiveUp(reason):
                 attempt.fail(reason)
                 given_up = message.state is TakeoverState.FAILED
@@ -347,24 +337,6 @@ class TakeoverProcess:
         replica.touched(at_once=True)
         replica.wake()
         replica.restream()
-
-    def _lead(self, message: SetState) -> None:
-        replica = self._replica
-        record = msgspec.structs.replace(
-            replica.record,
-            leader=replica.node_id,
-            leader_epoch=message.next_epoch,
-            isr=message.isr,
-            replicas=message.replicas,
-            eligible=message.eligible,
-            next_leader=None,
-            next_epoch=None,
-        )
-        # The old leader has given up its leases with its last message.
-        hold_until = replica.clock.monotonic() + message.hold_ms / 1000
-        replica.write_clock.raise_to(message.time_floor)
-        # In the write gap: the disk comes in before anything is committed.
-        self._roles.become_leader(record, hold_until=hold_until, durable=False)
 
     def tick(self, now: float) -> None:
         """Watch the deadlines of both sides, and of what is held."""

@@ -6,8 +6,6 @@ branch, a restarted leader's too: what was streamed from it and lost with it is 
 Pure functions, safe from any thread.
 """
 
-import uuid
-
 from rezone.storage.state.meta import branch_end
 from rezone.wire.messages import FailoverEntry, IndexPosition
 
@@ -50,13 +48,13 @@ def rollback_offset(
 
 
 def with_new_branch(
-    failover_log: tuple[FailoverEntry, ...], log_end: int
+    failover_log: tuple[FailoverEntry, ...], log_end: int, partition_uuid: str
 ) -> tuple[FailoverEntry, ...]:
-    """Return the failover log with a new branch of history from `log_end` on.
+    """Return the failover log with a new branch of history of this name from `log_end` on.
 
     A branch without rows is replaced: no consumer can have rows of it. The oldest branches go
     when there are too many; who is that far behind is rolled back to the start.
     """
     kept = [entry for entry in failover_log if entry.first_offset < log_end]
-    branch = FailoverEntry(uuid.uuid4().hex, log_end)
+    branch = FailoverEntry(partition_uuid, log_end)
     return (*kept[-(FAILOVER_LOG_MAX - 1) :], branch)
