@@ -36,13 +36,13 @@ from rezone.storage.engines.base import (
 from rezone.storage.log.entry import RESHARD_KINDS, Entry, EntryHeader, EntryKind, iter_entries
 from rezone.storage.log.log import PartitionLog
 from rezone.storage.reshard.reshard_entries import (
-    ReshardTable,
     earliest_time,
     producers_of,
     rows_of,
     version_time,
     versions_of,
 )
+from rezone.storage.reshard.reshard_table import ReshardTable
 from rezone.storage.snapshot.columns import engine_pairs, slices_of_versions
 from rezone.storage.snapshot.snapshot import Snapshots
 from rezone.storage.state.producers import ProducerTable
@@ -198,19 +198,29 @@ class Applier:
         """Write a slice of an entry that is not complete with it."""
         self.engine.make_room()
         with self._changed:
-            self._snapshots.wait_for_room()
-            if self._snapshots.active:
-                self._snapshots.before_change(keys)
+            self._prepare(keys)
             self.mid_entry = True
             self.engine.load(keys, values)
+
+    def load_past_log(self, keys: list[bytes], values: list[bytes]) -> None:
+        """Write a slice of versions that no entry brings, under the mutex."""
+        self.engine.make_room()
+        with self._changed:
+            self._prepare(keys)
+            self.engine.load(keys, values)
+            self.changed_from = 0  # of any time
+
+    def _prepare(self, keys: list[bytes]) -> None:
+        """Have snapshots keep what they need of rows that change."""
+        self._snapshots.wait_for_room()
+        if self._snapshots.active:
+            self._snapshots.before_change(keys)
 
     def _write(self, pairs: Pairs, finished: list[Entry]) -> None:
         """Write the last versions of some entries, and that these are applied."""
         self.engine.make_room()
         with self._changed:
-            self._snapshots.wait_for_room()
-            if self._snapshots.active:
-                self._snapshots.before_change([key for key, _ in pairs])
+            self._prepare([key for key, _ in pairs])
             headers = [entry.header for entry in finished]
             last = headers[-1]
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
@@ -277,9 +287,7 @@ class Applier:
     def _delete(self, keys: list[bytes]) -> None:
         self.engine.make_room()
         with self._changed:
-            self._snapshots.wait_for_room()
-            if self._snapshots.active:
-                self._snapshots.before_change(keys)
+            self._prepare(keys)
             self.engine.apply((), keys, {})
 
     def flush(self) -> int:

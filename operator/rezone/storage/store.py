@@ -12,7 +12,7 @@ appending) and one may apply; reads, scans, snapshots and `sync` run beside them
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import msgspec
 from rezone.storage.applier import Applier, Collected
 from rezone.storage.copies.incoming import Incoming
 from rezone.storage.copies.outgoing import Outgoing
+from rezone.storage.copies.range_ingest import RangeIngest
 from rezone.storage.disk import partition_directory
 from rezone.storage.disk.syncing import make_directory, sync_directory
 from rezone.storage.engines.base import TIME_MAX, Engine, OnDamage
@@ -28,7 +29,8 @@ from rezone.storage.engines.rocks import manifest_of
 from rezone.storage.index.indexer import Indexer
 from rezone.storage.log.entry import Entry, EntryKind, iter_entries
 from rezone.storage.log.log import PartitionLog
-from rezone.storage.reshard.reshard_entries import ReshardTable, producers_of
+from rezone.storage.reshard.reshard_entries import note_of, producers_of
+from rezone.storage.reshard.reshard_table import ReshardTable
 from rezone.storage.row_reader import RowReader
 from rezone.storage.snapshot.snapshot import Snapshots
 from rezone.storage.state.facts import Facts
@@ -48,6 +50,10 @@ from rezone.wire.messages import PartitionId, ReshardPosition, SealMark
 
 class ResetNeededError(ConflictError):
     """Raised when a rollback goes below the kept log: the way on is `reset` and a snapshot."""
+
+
+class IngestedRowsMissingError(ConflictError):
+    """Raised for an entry whose rows have come past the log, and not to here: a copy must come."""
 
 
 class StoreSizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +149,15 @@ class PartitionStore:
             producers=self._producers,
             changed=self._changed,
             indexer=self.indexer,
+        )
+        self.range_ingest = RangeIngest(
+            self._applier,
+            self.indexer,
+            self._reshard_table,
+            self._changed,
+            self.flush,
+            slice_bytes=self._config.apply_slice_bytes,
+            slice_rows=self._config.apply_slice_rows,
         )
         self._recover()
 
@@ -290,13 +305,26 @@ class PartitionStore:
 
         All or nothing: `CorruptionError` for a bad checksum, `ConflictError` when offsets do not
         join, a leader epoch falls, a commit time does not rise, or the log is sealed.
+        `IngestedRowsMissingError` for an entry of rows that came past the log, and not to here.
         """
-        headers = self._log.append(entries, sealed=self._seal.mark is not None)
+        sealed = self._seal.mark is not None
+        headers = self._log.append(entries, sealed=sealed, check=self._require_ingested)
         with self._changed:
             self._producers.note(headers)
             if any(header.kind for header in headers):
                 self._note_entries(list(iter_entries(entries)))
         return self._log.end
+
+    def _require_ingested(self, entries: Sequence[Entry]) -> None:
+        """Refuse entries of rows that are not on the disk here."""
+        for entry in entries:
+            if entry.header.kind == EntryKind.RESHARD_BACKFILL:
+                mark = note_of(entry).ingested
+                if mark is not None and not self.range_ingest.has_durable(mark):
+                    raise IngestedRowsMissingError(
+                        f"entry at {entry.header.base_offset}: rows of partition {mark.source} "
+                        "were ingested at other replicas and not at this one"
+                    )
 
     def sync(self) -> int:
         """Make what was appended durable; return `durable_end`. Concurrent calls share one sync."""

@@ -26,7 +26,7 @@ from rezone.storage.disk.syncing import sync_directory
 from rezone.storage.engines.base import Engine
 from rezone.storage.index.indexer import Indexer
 from rezone.storage.log.log import PartitionLog
-from rezone.storage.reshard import reshard_entries
+from rezone.storage.reshard import reshard_table
 from rezone.storage.state import seal
 from rezone.storage.state.meta import CopyMeta
 from rezone.storage.state.producers import ProducerTable
@@ -122,7 +122,7 @@ class Incoming:
             self._store.reset()
             state = self._producers.take_over(header.producers)
             state.update(transactions.engine_state(header.transactions))
-            state.update(reshard_entries.engine_state(header.reshard_positions))
+            state.update(reshard_table.engine_state(header.reshard_positions))
             state.update(seal.engine_state(header.seal))
             self.engine.apply((), (), state)
             self.engine.flush()  # before the meta says that a copy is under way

@@ -16,7 +16,7 @@ import structlog
 
 from rezone.storage.applier import Applier
 from rezone.storage.index.indexer import Indexer
-from rezone.storage.reshard.reshard_entries import ReshardTable
+from rezone.storage.reshard.reshard_table import ReshardTable
 from rezone.storage.snapshot.checkpoints import Checkpoints, FileSnapshot
 from rezone.storage.snapshot.snapshot import Snapshots, SnapshotSource
 from rezone.storage.state.history import branch_at

@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from rezone.storage.applier import Applier
 from rezone.storage.engines.base import INDEX_PREFIX, TIME_MAX, Chains, behind
@@ -312,6 +313,26 @@ class Indexer:
         # In several steps, of which the last one counts: a large one holds the interpreter.
         for keys, values in entries.slices():
             self._applier.engine.load(keys, values)
+        self._applier.engine.apply((), (), state.record())
+        self._state = state
+
+    def take_past_log(self, batch: pa.RecordBatch) -> None:
+        """Write the entries of versions that no log entry brings, under the applier's mutex.
+
+        The versions, as snapshots have them, are in the engine; the indexed offset stays.
+        """
+        if not self._state.kept or not batch.num_rows:
+            return
+        arriving = Arriving(self._maker)
+        arriving.take(batch)
+        entries = arriving.in_order()
+        for keys, values in entries.slices():
+            self._applier.engine.load(keys, values)
+        state = msgspec.structs.replace(
+            self._state,
+            entries=self._state.entries + len(entries.keys),
+            entry_bytes=self._state.entry_bytes + entries.size,
+        )
         self._applier.engine.apply((), (), state.record())
         self._state = state
 

@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +23,14 @@ import pyarrow as pa
 from rezone.storage.disk import syncing
 from rezone.storage.disk.sync_times import SyncTimes
 from rezone.storage.engines.base import OnDamage
-from rezone.storage.log.entry import HEADER_BYTES, EntryHeader, EntryKind, header_at, iter_entries
+from rezone.storage.log.entry import (
+    HEADER_BYTES,
+    Entry,
+    EntryHeader,
+    EntryKind,
+    header_at,
+    iter_entries,
+)
 from rezone.storage.log.segment import SUFFIX, Descriptor, Segment
 from rezone.storage.log.tail import Tail
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError, SnapshotExpiredError
@@ -108,15 +115,23 @@ class PartitionLog:
         with self._lock:
             self._tail.limit(bytes_max)
 
-    def append(self, data: bytes | memoryview, *, sealed: bool = False) -> list[EntryHeader]:
+    def append(
+        self,
+        data: bytes | memoryview,
+        *,
+        sealed: bool = False,
+        check: Callable[[Sequence[Entry]], None] = lambda _: None,
+    ) -> list[EntryHeader]:
         """Append whole entries that begin at `end`; return their headers. Not durable yet.
 
         `CorruptionError` for a bad checksum, `ConflictError` when offsets do not join, the leader
         epoch falls or a commit time does not rise, or an entry would follow a seal, such as one
-        that the log is `sealed` with; nothing is appended then.
+        that the log is `sealed` with; and what `check` raises. Nothing is appended then.
         """
         kept = data if isinstance(data, bytes) else bytes(data)
-        headers = [entry.header for entry in iter_entries(kept)]
+        entries = list(iter_entries(kept))
+        headers = [entry.header for entry in entries]
+        check(entries)
         if not headers:
             return headers
         with self._lock:

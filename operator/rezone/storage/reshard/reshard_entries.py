@@ -14,6 +14,9 @@ of their own, which stand in the note. The first one of a source has no versions
 source knew at the position from which its log is followed: its producers, and how transactions had
 ended.
 
+Rows of before may come past the log, too (`range_ingest`): then an entry of a note alone says that
+all replicas have them.
+
 Positions change in the same step of the engine as the rows, and an entry that is undone takes its
 position back. So each offset of a source counts once, whoever leads and however often it is sent.
 """
@@ -43,10 +46,14 @@ from rezone.storage.log.entry import (
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.state.producers import BackfilledProducer, state_in
 from rezone.wire.errors import ConflictError, CorruptionError
-from rezone.wire.messages import PartitionId, ProducerRecord, ReshardPosition, TransactionRecord
+from rezone.wire.messages import (
+    PartitionId,
+    ProducerRecord,
+    ReshardPosition,
+    StreamStart,
+    TransactionRecord,
+)
 
-_PREFIX: Final = b"p"
-_SOURCE_BYTES: Final = 8
 KINDS: Final[Mapping[EntryKind, EntryKind]] = {
     EntryKind.PLAIN: EntryKind.RESHARD,
     EntryKind.COMMIT: EntryKind.RESHARDED_COMMIT,
@@ -87,11 +94,31 @@ class Stand(NamedTuple):
     commit_time: int
 
 
-class _Note(msgspec.Struct, frozen=True, array_like=True):
+class IngestMark(msgspec.Struct, frozen=True, array_like=True):
+    """Up to which row a replica has a source's rows of before, whichever way they came.
+
+    All up to row id `reached`, or all (`end`), as of some time since the reshard stream began.
+    """
+
+    source: PartitionId
+    begun: StreamStart
+    reached: bytes = b""
+    end: bool = False
+
+    def covers(self, other: "IngestMark") -> bool:
+        """Return whether a replica with this mark has all that another one speaks of."""
+        return self.begun == other.begun and (
+            self.end or (not other.end and other.reached <= self.reached)
+        )
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
     """The first row of a reshard entry; `before` is None for the first one of its source.
 
-    Of a backfill alone: `times` are its versions' commit times (unsigned 64-bit, little-endian),
-    the rest is what the source knew at the position where its log begins to be followed.
+    Of a backfill alone: `times` are its versions' commit times (unsigned 64-bit, little-endian).
+    `producers` and `transactions` are what the source knew at the position where its log begins to
+    be followed. With `ingested` the rows have come past the log: a replica that lacks them must not
+    take the entry.
     """
 
     position: ReshardPosition
@@ -99,6 +126,7 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
     times: bytes = b""
     producers: tuple[ProducerRecord, ...] = ()
     transactions: tuple[TransactionRecord, ...] = ()
+    ingested: IngestMark | None = None
 
 
 def reshard_entry(
@@ -118,7 +146,7 @@ def reshard_entry(
             f"is pulled up to {position.offset}"
         )
     return _entry(
-        _Note(position_after(source, entry, position, stand), position),
+        Note(position_after(source, entry, position, stand), position),
         entry.rows,
         stand._replace(commit_time=max(stand.commit_time, entry.commit_time)),
         KINDS[entry.kind],
@@ -155,7 +183,7 @@ def begin_entry(
     """
     if position.sealed_at:
         position = msgspec.structs.replace(position, sealed_at=stand.base_offset + 1)
-    note = _Note(position, None, producers=producers, transactions=transactions)
+    note = Note(position, None, producers=producers, transactions=transactions)
     time = max(stand.commit_time, position.commit_time)
     return _entry(note, _NO_ROWS, stand._replace(commit_time=time), EntryKind.RESHARD_BACKFILL)
 
@@ -173,7 +201,7 @@ def backfill_entry(
         # The seal came first: all is here only from this entry on.
         end_offset = stand.base_offset + 1 + versions.num_rows
         after = msgspec.structs.replace(after, sealed_at=end_offset)
-    note = _Note(after, before, known.astype("<u8").tobytes())
+    note = Note(after, before, known.astype("<u8").tobytes())
     # A version's flag is the operation that makes it.
     rows = pa.RecordBatch.from_arrays([row_ids, flags, values], schema=ROWS_SCHEMA)
     newest = int(known.max()) if len(known) else 0
@@ -181,8 +209,18 @@ def backfill_entry(
     return _entry(note, rows, stand, EntryKind.RESHARD_BACKFILL)
 
 
+def ingested_entry(
+    mark: IngestMark, before: ReshardPosition, after: ReshardPosition, stand: Stand
+) -> bytes:
+    """Return the entry that counts rows of a source which all replicas have past the log."""
+    if after.sealed_at and not after.backfilling:
+        after = msgspec.structs.replace(after, sealed_at=stand.base_offset + 1)
+    note = Note(after, before, ingested=mark)
+    return _entry(note, _NO_ROWS, stand, EntryKind.RESHARD_BACKFILL)
+
+
 def _entry(
-    note: _Note,
+    note: Note,
     rows: pa.RecordBatch,
     stand: Stand,
     kind: EntryKind,
@@ -202,12 +240,12 @@ def _entry(
 
 def resharded_to(entry: Entry) -> ReshardPosition:
     """Return where the reshard stream of a source stands after a reshard entry."""
-    return _note_of(entry).position
+    return note_of(entry).position
 
 
 def begins_reshard(entry: Entry) -> bool:
     """Return whether a reshard entry is the first one of its source."""
-    return _note_of(entry).before is None
+    return note_of(entry).before is None
 
 
 def is_resharded(entry: Entry) -> bool:
@@ -227,13 +265,13 @@ def _has_note(entry: Entry) -> bool:
 
 def version_time(entry: Entry) -> int:
     """Return the commit time of the versions that an entry makes, which is no backfill."""
-    return _note_of(entry).position.commit_time if is_resharded(entry) else entry.header.commit_time
+    return note_of(entry).position.commit_time if is_resharded(entry) else entry.header.commit_time
 
 
 def version_times(entry: Entry) -> npt.NDArray[np.uint64]:
     """Return the commit time of each version that an entry makes, in the order of its rows."""
     if entry.header.kind == EntryKind.RESHARD_BACKFILL:
-        return np.frombuffer(_note_of(entry).times, "<u8").astype(np.uint64)
+        return np.frombuffer(note_of(entry).times, "<u8").astype(np.uint64)
     rows = entry.header.rows - _has_note(entry)
     return np.full(rows, version_time(entry), np.uint64)
 
@@ -267,123 +305,20 @@ def producers_of(entries: Iterable[Entry]) -> list[BackfilledProducer]:
         state_in(msgspec.structs.replace(record, end_offset=entry.header.end_offset))
         for entry in entries
         if entry.header.kind == EntryKind.RESHARD_BACKFILL
-        for record in _note_of(entry).producers
+        for record in note_of(entry).producers
     ]
 
 
 def transactions_of(entry: Entry) -> list[TransactionRecord]:
     """Return how transactions had ended at the source that a backfill begins to pull."""
     offset = entry.header.end_offset
-    records = _note_of(entry).transactions
+    records = note_of(entry).transactions
     return [msgspec.structs.replace(record, end_offset=offset) for record in records]
 
 
-def _note_of(entry: Entry) -> _Note:
+def note_of(entry: Entry) -> Note:
+    """Return the note of a reshard entry; CorruptionError when it has none."""
     _, ops, values = entry.batch().columns
     if ops[0].as_py() != OP_NOTE:
         raise CorruptionError(f"the reshard entry at {entry.header.base_offset} has no note")
-    return msgspec.msgpack.decode(values[0].as_py(), type=_Note)
-
-
-class ReshardTable:
-    """How far each source is pulled: by what is applied, and by the whole log. Caller locks."""
-
-    def __init__(self) -> None:
-        self._applied: dict[PartitionId, ReshardPosition] = {}
-        # With the offset after the entry that says so; 0 when the engine does.
-        self._appended: dict[PartitionId, tuple[int, ReshardPosition]] = {}
-        # Whether rows are to come that are older than others here. Asked with every job and ack.
-        self.backfilling = False
-        # How many rows of backfills were appended since this was made.
-        self.backfilled_rows = 0
-
-    def load(self, state: Mapping[bytes, bytes]) -> None:
-        """Take everything from an engine's named state."""
-        found = (
-            msgspec.msgpack.decode(content, type=ReshardPosition)
-            for name, content in state.items()
-            if name.startswith(_PREFIX) and len(name) == len(_PREFIX) + _SOURCE_BYTES
-        )
-        self._applied = {position.source: position for position in found}
-        self.forget_appended()
-
-    @property
-    def backfills_engine(self) -> bool:
-        """Whether rows of backfills have yet to be applied, though all may be in the log."""
-        return any(position.backfilling for position in self._applied.values())
-
-    @property
-    def sources(self) -> int:
-        """From how many sources there are reshard streams."""
-        return len(self._appended)
-
-    def get(self, source: PartitionId) -> ReshardPosition | None:
-        """Return how far a source is pulled, in the log at least; None when not at all."""
-        known = self._appended.get(source)
-        return known[1] if known is not None else None
-
-    def get_applied(self, source: PartitionId) -> ReshardPosition | None:
-        """Return how far a source is pulled by what is applied; None when not at all."""
-        return self._applied.get(source)
-
-    def note(self, entries: Iterable[Entry]) -> None:
-        """Take appended entries into account; those that are known change nothing."""
-        for entry in entries:
-            if not is_resharded(entry):
-                continue
-            position, end = _note_of(entry).position, entry.header.end_offset
-            known = self._appended.get(position.source)
-            if known is None or known[0] < end:
-                self._appended[position.source] = (end, position)
-                self._note_backfilling()
-                if entry.header.kind == EntryKind.RESHARD_BACKFILL:
-                    self.backfilled_rows += entry.header.rows
-
-    def advance(self, entries: Iterable[Entry]) -> dict[bytes, bytes | None]:
-        """Return the engine state that must change when these entries are applied."""
-        changes: dict[bytes, bytes | None] = {}
-        for entry in entries:
-            if is_resharded(entry):
-                position = _note_of(entry).position
-                self._applied[position.source] = position
-                changes.update(engine_state([position]))
-        return changes
-
-    def set_back(self, undone: Iterable[Entry]) -> dict[bytes, bytes | None]:
-        """Undo applied entries, the oldest first; return the engine state that must change.
-
-        The last one may not have been applied, and then has no position to be taken back.
-        """
-        before: dict[PartitionId, ReshardPosition | None] = {}
-        for entry in undone:
-            note = _note_of(entry)
-            before.setdefault(note.position.source, note.before)
-        changes: dict[bytes, bytes | None] = {}
-        for source, position in before.items():
-            if position is not None:
-                self._applied[source] = position
-                changes.update(engine_state([position]))
-            elif self._applied.pop(source, None) is not None:
-                changes[_name(source)] = None
-        return changes
-
-    def forget_appended(self) -> None:
-        """Forget what was only appended: the log was cut, and its rest will be noted again."""
-        self._appended = {source: (0, position) for source, position in self._applied.items()}
-        self._note_backfilling()
-
-    def _note_backfilling(self) -> None:
-        self.backfilling = any(position.backfilling for _, position in self._appended.values())
-
-    def export(self) -> tuple[ReshardPosition, ...]:
-        """Return the applied positions, as a snapshot's header carries them."""
-        return tuple(self._applied[source] for source in sorted(self._applied))
-
-
-def engine_state(positions: Iterable[ReshardPosition]) -> dict[bytes, bytes | None]:
-    """Return the named state that stands for positions."""
-    return {_name(p.source): msgspec.msgpack.encode(p) for p in positions}
-
-
-def _name(source: PartitionId) -> bytes:
-    return _PREFIX + source.to_bytes(_SOURCE_BYTES, "big")
+    return msgspec.msgpack.decode(values[0].as_py(), type=Note)

@@ -3,7 +3,7 @@
 import msgspec
 
 from rezone.wire.errors import ErrorInfo
-from rezone.wire.messages.base import Message, PartitionId
+from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import ProducerRecord, TransactionRecord
 from rezone.wire.ranges import Count, Unsigned, Unsigned32
 
@@ -27,6 +27,13 @@ class ReshardPosition(msgspec.Struct, frozen=True, array_like=True):
     backfilled_to: bytes = b""
     rows: Count = 0
     sealed_at: Count = 0
+
+
+class StreamStart(msgspec.Struct, frozen=True, array_like=True):
+    """From where a source's log is followed: an offset, and the branch of history there."""
+
+    offset: Count
+    partition_uuid: str
 
 
 class SealMark(msgspec.Struct, frozen=True, array_like=True):
@@ -150,3 +157,63 @@ class CatchUps(Message, frozen=True):
     """One answer for each part that was asked for."""
 
     catch_ups: tuple[RangeCatchUp, ...]
+
+
+class ClaimBackfill(Message, frozen=True):
+    """Ask a new partition's leader which rows of a source to ingest next (docs/decisions/0486).
+
+    For some seconds from then on the leader backfills nothing of that source by itself.
+    """
+
+    target: PartitionId
+    source: PartitionId
+
+
+class BackfillClaim(Message, frozen=True):
+    """What to ingest: the versions of `part` behind row id `after`, at all of `replicas`.
+
+    The source must have applied its log up to `applied`. `begun` and `leader_epoch` name the
+    reshard stream and the leadership that all this is of. `backfilled`: there is nothing to ingest.
+    """
+
+    part: ReshardRange
+    begun: StreamStart
+    leader_epoch: Count
+    replicas: tuple[NodeId, ...] = ()
+    after: bytes = b""
+    applied: Count = 0
+    bytes_per_second_max: Count = 0
+    backfilled: bool = False
+
+
+class IngestVersions(Message, frozen=True):
+    """Have a replica of a new partition take versions past its log.
+
+    `versions`, `reached` and `end` are those of a BackfillVersions, which was asked for behind
+    `after`. With `durable` all that it has ingested of the source is on its disk when it answers.
+    """
+
+    target: PartitionId
+    source: PartitionId
+    begun: StreamStart
+    leader_epoch: Count
+    after: bytes
+    reached: bytes
+    end: bool
+    versions: bytes
+    durable: bool = False
+
+
+class CommitIngested(Message, frozen=True):
+    """Have a new partition's leader count the rows up to `reached`, which all replicas have.
+
+    `rows` is how many versions were ingested since the last time, for the progress alone.
+    """
+
+    target: PartitionId
+    source: PartitionId
+    begun: StreamStart
+    leader_epoch: Count
+    reached: bytes
+    end: bool
+    rows: Count = 0
