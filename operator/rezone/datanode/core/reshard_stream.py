@@ -224,6 +224,11 @@ class ReshardStreamState:
 
     # --- what to ask for -------------------------------------------------------------------------
 
+    def next_ingest(self, sees: Sees) -> AskBackfill | None:
+        """Return which rows others may bring past the log; None while none may be asked for."""
+        asked = self._ask_backfill(sees) if sees.open else None
+        return asked if isinstance(asked, AskBackfill) else None
+
     def _ask(self, turn: BackfillTurn | StreamTurn, sees: Sees, now: float) -> Effect | None:
         lane = self.backfill if isinstance(turn, BackfillTurn) else self.stream
         if not sees.open or not lane.may_ask(now, sees.committed):
@@ -232,7 +237,7 @@ class ReshardStreamState:
             self._ask_backfill(sees) if isinstance(turn, BackfillTurn) else self._ask_stream(sees)
         )
 
-    def _ask_backfill(self, sees: Sees) -> Effect | None:
+    def _ask_backfill(self, sees: Sees) -> AskBegin | AskBackfill | None:
         position, epoch = sees.position, self._epoch(sees)
         if sees.yields or (position is not None and not position.backfilling):
             return None

@@ -36,6 +36,7 @@ from rezone.datanode.node.replicas import Replicas
 from rezone.datanode.node.report import WHOLE_REPORT, ReportBoard
 from rezone.datanode.node.reshard_pulls import ReshardPulls
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.ingesting import Ingesting
 from rezone.datanode.resharding.reshard_source import ReshardSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.traced import node_tracer
@@ -117,6 +118,9 @@ class DataNode:
         self.foreground = Foreground(self.clock, lambda: self.zone.foreground_target_percent)
         self.pulls = Pulls(connect, self.foreground)
         self.reshard_source = ReshardSource(self.find, self.foreground, self.clock, self._stopping)
+        self.ingesting = Ingesting(
+            self.find, lambda partition: self.find(partition).reshard_streams, self.foreground
+        )
         self.change_source = ChangeSource(self.find, self.clock, self._stopping)
         self.reshard_pulls = ReshardPulls(self, connect)
         self._builds = IndexBuilds(

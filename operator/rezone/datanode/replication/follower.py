@@ -19,7 +19,7 @@ from rezone.datanode.settings import heard_seconds_max
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry, entry_alone
 from rezone.storage.log.entry import RESHARD_KINDS, header_at
-from rezone.storage.store import ResetNeededError
+from rezone.storage.store import IngestedRowsMissingError, ResetNeededError
 from rezone.wire.errors import StaleEpochError
 from rezone.wire.messages import (
     ClosedTime,
@@ -177,7 +177,11 @@ class FollowerDuties:
             replica.services.space.require()
             # The frame's memory ends with the frame; the log keeps its recent end in memory.
             raw = bytes(body)
-            replica.append(raw)
+            try:
+                replica.append(raw)
+            except IngestedRowsMissingError:
+                self.snapshot_needed(store.log_start)
+                raise
             if replica.role is Role.FOLLOWER and not self.left_out and _is_awaited(raw):
                 replica.services.foreground.followed()
         replica.positions.commit(min(entries.committed_offset, store.log_end))

@@ -46,30 +46,41 @@ from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import NO_BATCH, ROWS_SCHEMA, EntryKind, ProducerBatch, rows_batch
 from rezone.storage.reshard.reshard_entries import (
+    IngestMark,
     RangeEntry,
     Stand,
     backfill_entry,
     begin_entry,
+    ingested_entry,
     position_after,
     reshard_entry,
 )
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
-from rezone.wire.errors import NotLeaderError, RezoneError, error_from
+from rezone.wire.errors import (
+    ConflictError,
+    NotLeaderError,
+    NotReadyError,
+    RezoneError,
+    error_from,
+)
 from rezone.wire.layouts import Layout, Overlap
 from rezone.wire.messages import (
+    BackfillClaim,
     BackfillVersions,
     BeginReshard,
     CatchUpEntry,
     CatchUpRange,
     NodeId,
+    PartitionId,
     RangeCatchUp,
     ReshardBackfill,
     ReshardBegun,
     ReshardPosition,
     ReshardProgress,
     ReshardRange,
+    StreamStart,
 )
 
 BACKFILL_WEIGHT: Final = 5.0
@@ -78,6 +89,9 @@ BACKFILL_WEIGHT: Final = 5.0
 The network, the disk, and writing and sorting the engine's files take about three times as much,
 and the rest is by what writers keep in `benchmarks/resharding.py` (decisions 0180, 0194).
 """
+
+CLAIM_SECONDS: Final = 10.0
+"""How long a leader backfills nothing by itself once a job has asked what to ingest."""
 
 _NO_ROWS: Final = rows_batch([], [], [])
 
@@ -114,6 +128,7 @@ class ReshardStream:
         self._core = ReshardStreamState()
         self.backfill, self.catch_up = self._core.backfill, self._core.stream
         self._told: tuple[object, ...] = ()
+        self._claimed_until = float("-inf")
 
     @property
     def source(self) -> int:
@@ -135,6 +150,8 @@ class ReshardStream:
     @entry
     def next_backfill(self, bytes_max: int) -> BeginReshard | ReshardBackfill | None:
         """Return the next request for rows; None when there is none to be made now."""
+        if self.position is not None and self.partition.clock.monotonic() < self._claimed_until:
+            return None
         match self._step(BackfillTurn()):
             case AskBegin(epoch, keep_from):
                 return BeginReshard(part=self._part(epoch, keep_from))
@@ -287,6 +304,71 @@ class ReshardStream:
         self._step(refused)
         self._tell()
 
+    # --- rows that come past the log ---------------------------------------------------------------
+
+    @entry
+    def claim(self) -> BackfillClaim:
+        """Return what a job is to ingest, and backfill nothing for a while.
+
+        NotReadyError while that cannot be: no reshard stream has begun, a replica is not in sync or
+        has clients that come first, or the replica does not lead any more.
+        """
+        position, epoch = self.position, self.leadership.state.leader_epoch
+        mark = self.partition.store.range_ingest.standing(self.source)
+        if position is not None and not position.backfilling:
+            start = StreamStart(position.offset, position.partition_uuid)
+            part = self._part(epoch, None)
+            return BackfillClaim(part=part, begun=start, leader_epoch=epoch, backfilled=True)
+        asked = self._core.next_ingest(self._look())
+        if asked is None or mark is None:
+            raise NotReadyError(f"partition {self.overlap.new} takes no rows of {self.source} now")
+        self._require_all_in_sync()
+        self._claimed_until = self.partition.clock.monotonic() + CLAIM_SECONDS
+        config = self.partition.config
+        rate, targets = config.copy_bytes_per_second_max, config.next_partitions
+        return BackfillClaim(
+            part=self._part(asked.leader_epoch, asked.keep_from),
+            begun=mark.begun,
+            leader_epoch=epoch,
+            replicas=self.partition.record.replicas,
+            # What is appended and not applied yet comes once more, or replicas would have to wait.
+            after=min(asked.after, mark.reached),
+            applied=asked.applied,
+            bytes_per_second_max=max(1, rate // max(1, targets)) if rate else 0,
+        )
+
+    @entry
+    def count_ingested(self, mark: IngestMark, leader_epoch: int, rows: int) -> None:
+        """Append that all rows up to a mark have come to all replicas past the log.
+
+        NotReadyError unless it leads in that epoch and all replicas are in sync; ConflictError when
+        the rows are not on the disk here. A repeat changes nothing.
+        """
+        before = self.position
+        if leader_epoch != self.leadership.state.leader_epoch:
+            raise NotReadyError(f"partition {self.overlap.new} has another leader by now")
+        if before is None or not before.backfilling:
+            return
+        if not mark.end and mark.reached <= before.backfilled_to:
+            return
+        self._require_all_in_sync()
+        if not self.partition.store.range_ingest.has_durable(mark):
+            raise ConflictError(f"not all rows of partition {self.source} were ingested here")
+        reached = max(mark.reached, before.backfilled_to)
+        match self._step(Backfilled(before.backfilled_to, reached, rows, mark.end)):
+            case AppendBackfill(after):
+                raw = ingested_entry(mark, before, after, self._stand())
+                self._append(raw, backfills=True)
+                self._tell()
+            case _:
+                raise NotReadyError(f"partition {self.overlap.new} takes no rows now")
+
+    def _require_all_in_sync(self) -> None:
+        """Refuse while a replica would have to be told by the log alone: it would need a copy."""
+        replicas, in_sync = self.partition.record.replicas, self.leadership.state.isr
+        if not {*replicas} <= {*in_sync} or self.leadership.proposal is not None:
+            raise NotReadyError(f"not all replicas of partition {self.overlap.new} are in sync")
+
     # --- what is told ----------------------------------------------------------------------------
 
     def progress(self) -> ReshardProgress:
@@ -385,6 +467,13 @@ class ReshardStreams:
                 if leadership is not None
             )
         return self._parts
+
+    def part(self, source: PartitionId) -> ReshardStream:
+        """Return the part of a source; NotLeaderError where nothing is pulled of it."""
+        found = next((part for part in self.parts() if part.source == source), None)
+        if found is None:
+            raise self._replica.not_leader()
+        return found
 
     @entry
     def progress(self) -> tuple[ReshardProgress, ...]:

@@ -30,6 +30,8 @@ from rezone.wire.messages import (
     AdmitCopies,
     BeginEmpty,
     BeginReshard,
+    ClaimBackfill,
+    CommitIngested,
     ConfigureNode,
     CopyState,
     CopyStateRequest,
@@ -38,6 +40,7 @@ from rezone.wire.messages import (
     Fence,
     FollowChanges,
     Heartbeat,
+    IngestVersions,
     Message,
     NodeReport,
     NodeStatistics,
@@ -91,6 +94,9 @@ class Control:
             BeginReshard: node.reshard_source.begin,
             ReshardBackfill: node.reshard_source.backfill,
             ReshardCatchUp: node.reshard_source.catch_up,
+            ClaimBackfill: node.ingesting.claim,
+            IngestVersions: node.ingesting.ingest,
+            CommitIngested: node.ingesting.commit,
             FollowChanges: node.change_source.follow,
         }
 

@@ -13,8 +13,8 @@ import msgspec
 from rezone.wire.messages import NodeId, PartitionId
 
 PLAN_BYTES_MAX = 64 << 20
-_GZIP_BASE64 = "H4sI"
-_PACK_OVER_BYTES = 4096
+GZIP_BASE64 = "H4sI"
+PACK_OVER_BYTES = 4096
 
 
 class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class PartitionCopy(msgspec.Struct, frozen=True, kw_only=True):
 def dumps(plan: Sequence[PartitionCopy]) -> str:
     """Return the plan as text: JSON, or base64 of gzipped JSON when it is big."""
     data = msgspec.json.encode(list(plan))
-    if len(data) <= _PACK_OVER_BYTES:
+    if len(data) <= PACK_OVER_BYTES:
         return data.decode()
     # mtime 0: the same plan gives the same text, which makes its ConfigMap comparable.
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
@@ -55,7 +55,7 @@ def loads(text: str) -> list[PartitionCopy]:
     """Return the plan in `text`; ValueError says what is wrong with it."""
     data = text.strip().encode()
     try:
-        if text.lstrip().startswith(_GZIP_BASE64):
+        if text.lstrip().startswith(GZIP_BASE64):
             data = gzip.decompress(base64.b64decode(data, validate=True))
         if len(data) > PLAN_BYTES_MAX:
             raise ValueError(f"the plan has {len(data)} bytes, the limit is {PLAN_BYTES_MAX}")

@@ -1,0 +1,146 @@
+"""What a node answers to a job that brings a new partition's rows past its log (decision 0486).
+
+The job asks the leader what to bring (`claim`), reads it from the source as the leader would, and
+has every replica take it (`ingest`); when all have it on their disks, the leader counts it
+(`commit`). Nothing waits for the job: a leader that is not asked for some seconds goes on
+backfilling by itself, so that job, data nodes and operator may die at any time.
+
+Every call may come twice, and late. A replica takes rows only of the reshard stream that its own
+log has, while that has not all rows, and behind those that it has (`storage.copies.range_ingest`).
+
+Concurrency: runs in the Flight threads of the calls.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+
+from rezone.datanode.resharding.reshard_streams import ReshardStreams
+from rezone.datanode.scheduling.foreground import CopySteps, Foreground
+from rezone.datanode.state.replica_state import ReplicaState
+from rezone.datanode.state.runner import entry
+from rezone.storage.copies.range_ingest import check_versions
+from rezone.storage.reshard.reshard_entries import IngestMark
+from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
+from rezone.wire import layouts
+from rezone.wire.codec.ipc_header import is_compressed
+from rezone.wire.errors import (
+    ConflictError,
+    InvalidRowError,
+    LimitExceededError,
+    NotReadyError,
+    StaleEpochError,
+)
+from rezone.wire.layouts import HashRange
+from rezone.wire.messages import (
+    Ack,
+    BackfillClaim,
+    ClaimBackfill,
+    CommitIngested,
+    IngestVersions,
+    PartitionId,
+)
+
+INGEST_BYTES_MAX: Final = 16 << 20
+"""The most that one call brings: a source's answer has a quarter of it, but for its last row."""
+
+INGESTS_MAX: Final = 8
+"""How many calls bring rows at a time: each holds its rows in memory."""
+
+_TURN_SECONDS: Final = 10.0
+_WEIGHT: Final = 2.0
+"""What taking rows costs clients in all, as a multiple of the processor time of those threads.
+
+The network, the disk and the engine's own threads do the rest: as for a copy of rows that is sent.
+"""
+_BATCH_PREFIX_BYTES: Final = 8
+
+
+class Ingesting:
+    """The answers of one node; `find` and `streams` raise UnknownPartitionError."""
+
+    def __init__(
+        self,
+        find: Callable[[PartitionId], ReplicaState],
+        streams: Callable[[PartitionId], ReshardStreams],
+        foreground: Foreground,
+    ) -> None:
+        self._find = find
+        self._streams = streams
+        self._foreground = foreground
+        self._turns = threading.BoundedSemaphore(INGESTS_MAX)
+
+    def claim(self, request: ClaimBackfill) -> BackfillClaim:
+        """Say what to bring, and leave it to the job for a while; see `ReshardStream.claim`."""
+        return self._streams(request.target).part(request.source).claim()
+
+    def commit(self, request: CommitIngested) -> Ack:
+        """Count what all replicas have; see `ReshardStream.count_ingested`."""
+        part = self._streams(request.target).part(request.source)
+        part.count_ingested(_mark_of(request), request.leader_epoch, request.rows)
+        return Ack()
+
+    def ingest(self, request: IngestVersions) -> Ack:
+        """Take versions past the log, on the disk if that is asked for.
+
+        Raises LimitExceededError for too many bytes, InvalidRowError for what is no batch or not
+        what it says, NotReadyError, StaleEpochError and ConflictError when it may not come now.
+        """
+        if len(request.versions) > INGEST_BYTES_MAX:
+            raise LimitExceededError(
+                f"{len(request.versions)} bytes of versions are over the limit of "
+                f"{INGEST_BYTES_MAX}; send fewer at a time"
+            )
+        replica, mark = self._find(request.target), _mark_of(request)
+        hashes = _require_open(replica, request)
+        batch = _batch_of(request.versions)
+        check_versions(batch, hashes, request.after, mark)
+        if not self._turns.acquire(timeout=_TURN_SECONDS):
+            raise NotReadyError("other rows are being ingested here; retry")
+        try:
+            steps = CopySteps(self._foreground, _WEIGHT)
+            with replica.guarding():
+                replica.store.range_ingest.take(batch, request.after, mark)
+                if request.durable:
+                    replica.store.range_ingest.make_durable(mark)
+            steps.throttle()
+        finally:
+            self._turns.release()
+        return Ack()
+
+
+@entry
+def _require_open(replica: ReplicaState, request: IngestVersions) -> HashRange:
+    """Return the hashes that the rows may have; refuse where they may not come."""
+    if replica.closed or replica.failure or replica.store.meta.needs_snapshot:
+        raise NotReadyError(f"partition {request.target} takes no rows here now")
+    if replica.leader_epoch != request.leader_epoch:
+        raise StaleEpochError(
+            f"rows of epoch {request.leader_epoch}, this replica is in {replica.leader_epoch}",
+            leader_epoch=replica.leader_epoch,
+        )
+    replica.services.space.require()
+    old, new = layouts.layout_of(replica.config), layouts.next_layout_of(replica.config)
+    if new is not None and request.target in new.ids:
+        for overlap in layouts.sources_of(request.target, old, new):
+            if overlap.old == request.source:
+                return HashRange(overlap.start, overlap.end)
+    raise ConflictError(f"partition {request.target} has no rows of partition {request.source}")
+
+
+def _mark_of(request: IngestVersions | CommitIngested) -> IngestMark:
+    return IngestMark(request.source, request.begun, request.reached, request.end)
+
+
+def _batch_of(versions: bytes) -> pa.RecordBatch:
+    """Return the batch of an IPC message; InvalidRowError when it is none."""
+    try:
+        if is_compressed(memoryview(versions)[_BATCH_PREFIX_BYTES:]):
+            raise InvalidRowError("the versions are compressed; send them as they are")
+        batch = pa.ipc.read_record_batch(pa.py_buffer(versions), VERSIONS_SCHEMA)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidRowError(f"the versions are no Arrow record batch: {error}") from error
+    return batch
