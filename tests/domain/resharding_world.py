@@ -93,6 +93,9 @@ class Zone:
         self.others_left, self.backfills = False, True
         self.no_plan: NoPlan | None = None
         self.cut_overs_max = 2
+        self.threshold, self.part_bytes = 1 << 50, 100
+        self.applications: dict[str, str] = {}
+        self.asked_for: list[views.EnsureBackfill] = []
 
     # --- what the machine sees ---------------------------------------------------------------
 
@@ -107,7 +110,7 @@ class Zone:
                 p: TargetView(
                     partition=p,
                     nodes=h.nodes,
-                    parts=tuple(PartView(**vars(part)) for part in h.parts),
+                    parts=tuple(self._part_view(part) for part in h.parts),
                     record=h.record,
                     in_sync=h.in_sync,
                     leader_epoch=h.record.leader_epoch if h.record is not None else None,
@@ -129,7 +132,15 @@ class Zone:
             others_left=self.others_left,
             held=frozenset({*self.old_held, *(p for p, h in self.targets.items() if h.held)}),
             unreported=self.unreported,
+            spark_name=self.status.spark_application,
+            spark_state=self.applications.get(self.status.spark_application, ""),
+            spark_error="it fell over",
+            spark_threshold_bytes=self.threshold,
         )
+
+    def _part_view(self, part: NewPart) -> PartView:
+        done = self.part_bytes if part.backfilled else 0
+        return PartView(**(vars(part) | {"bytes_done": done, "bytes_total": self.part_bytes}))
 
     @staticmethod
     def _word(source: OldPartition) -> bool | None:
@@ -143,7 +154,7 @@ class Zone:
             (NODES,) * len(self.targets), PlanSummary(hash="good", moves=1, moves_lower_bound=1)
         )
         decision = resharding.decide(
-            self.spec, self.status, self.view(), self.now, 1, plan=lambda: plan
+            self.spec, self.status, self.view(), self.now, 1, name="task", plan=lambda: plan
         )
         waits = decision.status.waiting_reason is not None
         assert waits == bool(decision.status.waiting_for), "a wait has one word of a closed set"
@@ -161,7 +172,7 @@ class Zone:
 
     # --- what actions do ---------------------------------------------------------------------
 
-    def carry_out(self, action: world.Action) -> None:  # noqa: C901 - a case per kind
+    def carry_out(self, action: world.Action) -> None:  # noqa: C901, PLR0912 - a case per kind
         """Do what an action asks for, if its guard lets it."""
         match action:
             case views.CreateTargets(nodes=nodes):
@@ -178,6 +189,12 @@ class Zone:
                 self._drop(generation)
             case views.RequestSeal():
                 self._seal(action)
+            case views.EnsureBackfill(name=name):
+                assert self.status.spark_application == name, "it is not persisted yet"
+                self.asked_for.append(action)
+                self.applications.setdefault(name, "RUNNING")
+            case world.DeleteSparkApplication(name=name):
+                self.applications.pop(name, None)
             case world.WriteCancel():
                 self.cancel_written = self.pending
             case world.ClearPending():

@@ -633,13 +633,97 @@ def test_a_target_without_nodes_says_so() -> None:
     assert reasons == {Reason.FAILED}
 
 
+def backfilling(threshold: int) -> Zone:
+    """Return a zone whose targets are to be backfilled; each part has a hundred bytes."""
+    zone = Zone(2, 4)
+    zone.backfills = False
+    go_on(zone, S.TRANSFERRING)
+    zone.threshold = threshold
+    return zone
+
+
+@pytest.mark.proves("SP-01")
+@pytest.mark.parametrize(("threshold", "spark"), [(0, True), (399, True), (400, False)])
+def test_spark_backfills_above_the_threshold(threshold: int, *, spark: bool) -> None:
+    """A small re-sharding would wait for a driver, or a large one be left to data nodes."""
+    zone = backfilling(threshold)
+    zone.run()
+    zone.run()
+    assert [len(each.parts) for each in zone.asked_for] == [4] * spark
+    assert zone.status.spark_application == ("task-backfill-1" if spark else "")
+    zone.backfills = True
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
+@pytest.mark.proves("SP-01")
+def test_the_application_is_made_again_when_the_deed_was_lost() -> None:
+    """The operator may die between the status and the application; one there is left alone."""
+    zone = backfilling(0)
+    while not zone.status.spark_application:
+        zone.run(frozenset(range(99)))
+    assert zone.applications == {}
+    zone.run()
+    assert zone.applications == {"task-backfill-1": "RUNNING"}
+    assert asked(zone, views.EnsureBackfill) == []
+
+
+@pytest.mark.proves("SP-01")
+@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "SUBMITTED"])
+def test_data_nodes_backfill_what_spark_does_not(state: str) -> None:
+    """A re-sharding would wait for ever for an application that fails, or never starts."""
+    zone = backfilling(0)
+    zone.run()
+    zone.applications = dict.fromkeys(zone.applications, state)
+    zone.run()
+    error = zone.status.last_error
+    told = error is not None and error.message.startswith("task-backfill-1: it fell over")
+    assert told == (state == "FAILED")
+    zone.backfills = True
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+    assert len(zone.asked_for) == 1
+
+
+@pytest.mark.proves("SP-01", "ZR-20")
+def test_a_cancel_deletes_the_application_before_the_targets() -> None:
+    """Executors would go on until they give up, for partitions that are no more."""
+    zone = backfilling(0)
+    zone.run()
+    change(zone, cancel=True)
+    while zone.applications:
+        assert any(target.record is not None for target in zone.targets.values())
+        zone.run()
+        zone.settle()
+    go_on(zone)
+    assert zone.status.state == S.CANCELLED
+    check_cancelled(zone)
+
+
+def test_a_paused_zone_starts_no_application() -> None:
+    """A pause would not keep new pods from the cluster."""
+    zone = backfilling(1 << 40)
+    zone.threshold, zone.paused = 0, True
+    zone.run()
+    assert not zone.status.spark_application
+    zone.paused = False
+    zone.run()
+    assert len(zone.asked_for) == 1
+
+
 class ReshardingMachine(RuleBasedStateMachine):
     """A re-sharding among lost actions, failovers, broken streams, suspends and a cancel."""
 
-    @initialize(first=st.integers(1, 5), second=st.integers(1, 5), cut_overs=st.integers(1, 3))
-    def start(self, first: int, second: int, cut_overs: int) -> None:
-        """Begin."""
+    @initialize(
+        first=st.integers(1, 5),
+        second=st.integers(1, 5),
+        cut_overs=st.integers(1, 3),
+        threshold=st.sampled_from([0, 250, 1 << 40]),
+    )
+    def start(self, first: int, second: int, cut_overs: int, threshold: int) -> None:
+        """Begin; some backfill by Spark."""
         self.zone = Zone(first, second)
+        self.zone.threshold = threshold
         self.zone.cut_overs_max = cut_overs
         assert self.zone.spec.revision == REVISION
 
@@ -650,6 +734,14 @@ class ReshardingMachine(RuleBasedStateMachine):
         self.zone.run(lost)
         for partition, source in self.zone.sources.items():
             assert route_checks.regressions(before[partition], source.record) == ()
+
+    @rule(state=st.sampled_from(["", "SUBMITTED", "COMPLETED", "FAILED"]))
+    def spark_ends(self, state: str) -> None:
+        """Have all applications in another state, or deleted."""
+        for name in tuple(self.zone.applications):
+            self.zone.applications[name] = state
+            if not state:
+                del self.zone.applications[name]
 
     @rule()
     def settle(self) -> None:

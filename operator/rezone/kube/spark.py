@@ -39,7 +39,9 @@ from rezone.kube.template import SPARK_POLICY, merge
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
+from rezone.wire.copying import backfill_plan
 from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.backfill_plan import BackfillPlan
 from rezone.wire.copying.plan import PartitionCopy
 from rezone.wire.transport.identity import Role
 from rezone.wire.transport.tls import DIRECTORY_VARIABLE
@@ -67,6 +69,7 @@ class SparkSettings:
     # That of the lock file, which the image has; the spark-operator goes by it.
     spark_version: str = "4.3.0"
     main_file: str = "local:///opt/rezone/transfer/copy_job.py"
+    backfill_file: str = "local:///opt/rezone/transfer/backfill_job.py"
     service_account: str = "rezone-spark"
     driver_cores: int = 1
     driver_memory: str = "1g"
@@ -110,10 +113,13 @@ def build_application(
     owner: Owner,
     plan: str,
     settings: SparkSettings,
+    *,
+    main_file: str = "",
 ) -> Manifest:
-    """Return the SparkApplication `name` that copies by a plan for `owner`.
+    """Return the SparkApplication `name` that carries out a plan for `owner`.
 
-    `plan` is the text of `wire.copyplan.dumps`. Raises InvalidTemplateError.
+    `plan` is the text of `wire.copyplan.dumps`; with another `main_file` than that of copies the
+    text of that one's plan. Raises InvalidTemplateError.
     """
     driver: Manifest = {}
     if len(plan) <= INLINE_PLAN_BYTES_MAX:
@@ -122,7 +128,7 @@ def build_application(
         arguments = ["--plan", f"{PLAN_DIRECTORY}/{PLAN_FILE}"]
         driver = {"configMaps": [{"name": plan_config_name(name), "path": PLAN_DIRECTORY}]}
     job = SparkJob(
-        main_file=settings.main_file,
+        main_file=main_file or settings.main_file,
         arguments=arguments,
         driver=driver,
         tls_secret=secret_name(zone.metadata.name, Role.TRANSFER) if settings.tls else "",
@@ -289,7 +295,22 @@ class SparkStore:
         MissingError when the Spark operator's CRD is not installed.
         """
         plan = copyplan.dumps(msgspec.convert(list(items), list[PartitionCopy]))
-        application = build_application(name, zone, owner, plan, self._settings)
+        return await self._ensure(name, zone, owner, plan)
+
+    async def ensure_backfill(
+        self, name: str, zone: DistributionZone, owner: Owner, plan: BackfillPlan
+    ) -> bool:
+        """Create the application that backfills a re-sharding; as `ensure`."""
+        text = backfill_plan.dumps(plan)
+        main_file = self._settings.backfill_file
+        return await self._ensure(name, zone, owner, text, main_file=main_file)
+
+    async def _ensure(
+        self, name: str, zone: DistributionZone, owner: Owner, plan: str, *, main_file: str = ""
+    ) -> bool:
+        application = build_application(
+            name, zone, owner, plan, self._settings, main_file=main_file
+        )
         config = build_plan_config(name, zone, owner, plan)
         if config is not None:
             await self._create(ConfigMap, config, owner)

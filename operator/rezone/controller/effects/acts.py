@@ -126,6 +126,8 @@ class Acts:
                 self._c.tell(self._runtime.key, ReportDelta(changed))
             case world.EnsureSparkApplication():
                 await self._ensure_spark(action)
+            case resharding_view.EnsureBackfill():
+                await self._transfers.ensure_backfill(self._owner, action)
             case world.DeleteSparkApplication(name=name):
                 await self._transfers.delete_spark(self._owner, name)
             case world.PullSnapshots(copies=copies):

@@ -12,6 +12,7 @@ from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.nodes.monitor import utc_now
 from rezone.controller.work.keys import ZoneKey
 from rezone.domain.model import world
+from rezone.domain.model.resharding_view import EnsureBackfill
 from rezone.domain.model.world import Copy, EnsureSparkApplication
 from rezone.domain.observed.machine_limits import Rank, Turn
 from rezone.kube.errors import ForbiddenError, MissingError
@@ -19,6 +20,7 @@ from rezone.kube.kinds import ZoneKind
 from rezone.kube.names import AnyObject
 from rezone.kube.spark import Owner
 from rezone.resources.zone import DistributionZone
+from rezone.wire.copying.backfill_plan import BackfillPart, BackfillPlan
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     Ack,
@@ -95,6 +97,16 @@ class Transfers:
             log.info("nothing to plan a SparkApplication with yet", application=action.name)
             return
         await self._c.spark.ensure(action.name, self._zone, owner, plan)
+
+    async def ensure_backfill(self, owner: Owner, action: EnsureBackfill) -> None:
+        """Create the SparkApplication of a re-sharding unless it exists; as `ensure_spark`."""
+        peers = self._runtime.peers
+        if not peers:
+            log.info("nothing to plan a SparkApplication with yet", application=action.name)
+            return
+        parts = tuple(BackfillPart(part.new, part.old) for part in action.parts)
+        plan = BackfillPlan(nodes=dict(peers), parts=parts)
+        await self._c.spark.ensure_backfill(action.name, self._zone, owner, plan)
 
     async def delete_spark(self, owner: Owner, name: str) -> None:
         """Delete the owner's SparkApplication; absent is fine."""

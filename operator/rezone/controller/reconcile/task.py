@@ -104,7 +104,10 @@ class TaskReconciler:
             )
             self._c.metrics.note_resharding(key, view)
             plan = functools.partial(make_resharding_plan, task, seen)
-            return resharding.decide(task.spec, task.status, view, now, generation, plan=plan)
+            name = task.metadata.name
+            return resharding.decide(
+                task.spec, task.status, view, now, generation, name=name, plan=plan
+            )
         return rebalance.decide(
             task.spec,
             task.status,

@@ -304,7 +304,7 @@ class ReshardStream:
         self._step(refused)
         self._tell()
 
-    # --- rows that come past the log ---------------------------------------------------------------
+    # --- rows that come past the log -------------------------------------------------------------
 
     @entry
     def claim(self) -> BackfillClaim:

@@ -125,7 +125,9 @@ class ReshardingView:
     `others_left`: a third one is there still, of a re-sharding before. `held` are the partitions of
     which a data node that answers has a replica; `unreported` is how many nodes a new coordinator
     has not heard of yet, neither what they have nor that they are silent. `served_percent`: for how
-    much of the time the busiest data node serves clients, None while that is unknown.
+    much of the time the busiest data node serves clients, None while that is unknown. `spark_state`
+    is that of the task's SparkApplication, empty without one, which backfills where more than
+    `spark_threshold_bytes` are left; `spark_taken`: its name is another's.
     """
 
     sources: Mapping[PartitionId, SourceView]
@@ -147,6 +149,11 @@ class ReshardingView:
     held: frozenset[PartitionId] = frozenset()
     unreported: int = 0
     served_percent: int | None = None
+    spark_name: str = ""
+    spark_state: str = ""
+    spark_error: str = ""
+    spark_taken: bool = False
+    spark_threshold_bytes: int = 1 << 50
 
     @functools.cached_property
     def parts(self) -> Mapping[PartitionId, tuple[tuple[TargetView, PartView], ...]]:
@@ -240,5 +247,13 @@ class DropLayout:
     generation: int
 
 
-ReshardingAction = CreateTargets | VerifyPart | RequestSeal | DropLayout
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EnsureBackfill:
+    """Create the SparkApplication `name` that backfills these parts, unless it exists."""
+
+    name: str
+    parts: tuple[Overlap, ...]
+
+
+ReshardingAction = CreateTargets | VerifyPart | RequestSeal | DropLayout | EnsureBackfill
 """What only a re-sharding asks for."""

@@ -21,6 +21,7 @@ from rezone.domain.model.changes import change_of
 from rezone.domain.model.resharding_view import CreateTargets, DropLayout, ReshardingView
 from rezone.domain.model.world import ChangeRoutes, ClearPending, WriteCancel, WriteStable
 from rezone.domain.rebalance.run import NoPlan, Planner
+from rezone.domain.resharding.backfills import backfill_by_spark, end_backfill
 from rezone.domain.resharding.run import ReshardingRun
 from rezone.domain.resharding.steps import Targets, advance, differing
 from rezone.domain.routing import route_seals
@@ -37,13 +38,18 @@ def decide(
     now: datetime,
     generation: int,
     *,
+    name: str,
     plan: Planner,
 ) -> Decision[RebalanceTaskStatus]:
-    """Return the next status and the actions; `plan` is called once in a task's life (B-01)."""
+    """Return the next status and the actions; `plan` is called once in a task's life (B-01).
+
+    `name` is the task's.
+    """
     status = status or RebalanceTaskStatus()
     if status.state in TERMINAL_TASK_STATES:
         return Decision(status=status)
-    return ReshardingRun(spec, status, view, now, plan=plan).walk(STEPS, generation)
+    run = ReshardingRun(spec, status, view, now, name=name, plan=plan)
+    return run.walk(STEPS, generation)
 
 
 def planned(run: ReshardingRun) -> bool:
@@ -104,6 +110,7 @@ def transferring(run: ReshardingRun) -> bool:
     if why := _differs(run):
         return run.give_up("unrecoverable", Reason.FAILED, why)
     targets = advance(run)
+    backfill_by_spark(run)
     return _wait(run, targets) if targets.not_backfilled else run.go("all backfilled")
 
 
@@ -186,6 +193,8 @@ def cancelling(run: ReshardingRun) -> bool:
         return run.wait("Writing: the cancel intent", seconds=WAKE_SOON_SECONDS)
     if why := _unsealed(run):
         return run.wait(why)
+    if not end_backfill(run):
+        return run.wait("Stopping: the SparkApplication that backfills is being deleted")
     if view.created or view.new_held or view.unreported or view.holds_pending:
         return _remove_targets(run)
     error = run.status.last_error

@@ -79,6 +79,11 @@ def observe(
         held=_held(view),
         unreported=sum(_is_unreported(node) for node in view.nodes.values()),
         served_percent=busiest(view.nodes.values()),
+        spark_name=view.spark.name if view.spark is not None else "",
+        spark_state=view.spark.state if view.spark is not None else "",
+        spark_error=view.spark.error if view.spark is not None else "",
+        spark_taken=view.spark is not None and bool(view.spark.taken),
+        spark_threshold_bytes=view.spark_threshold_bytes,
     )
 
 

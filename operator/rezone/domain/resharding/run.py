@@ -24,11 +24,13 @@ class ReshardingRun(Run):
         view: ReshardingView,
         now: datetime,
         *,
+        name: str,
         plan: Planner,
     ) -> None:
         paused_by = paused_where(rebalance=view.paused, zone=view.hands_off)
         super().__init__(TABLE, spec, status, now, paused_by=paused_by)
         self.view = view
+        self.name = name
         self.plan = plan
 
     @property

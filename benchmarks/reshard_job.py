@@ -1,0 +1,105 @@
+"""Rows come to new partitions past the log, by a job, and through it, as leaders do by themselves.
+
+    PYTHONPATH=operator python benchmarks/reshard_job.py [--mb 100] [--rounds 3] [--payload 120]
+
+Three data nodes in processes of their own, each partition on all of them, nobody writes. A zone's
+partitions are changed both ways in turn; the job's tasks run in processes of their own, as Spark's
+executors do, without Spark's start. For each: the rate of the rows' bytes until all are backfilled
+and followed, and the processor time of all processes for a megabyte, which another's load changes
+less. Rows have 30 bytes besides the payload.
+"""
+
+import argparse
+import resource
+import statistics
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+from harness.zone import SCHEMA, Zone, running_zone
+from resharding import backfilled
+from resharding_kit import parts_of, reshard
+
+from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
+from rezone.transfer.backfill import backfill_part, totals
+from rezone.wire.copying.backfill_plan import BackfillPart
+
+_KEY_BYTES = 30
+_BATCH_ROWS = 20_000
+
+
+def load(zone: Zone, rows: int, payload: int) -> None:
+    """Write so many rows."""
+    with zone.client() as client:
+        for start in range(0, rows, _BATCH_ROWS):
+            ids = list(range(start, min(start + _BATCH_ROWS, rows)))
+            columns: list[Any] = [
+                pa.array(ids, pa.int64()),
+                pa.array([f"row-{i}" for i in ids]),
+                pa.array([0] * len(ids), pa.int64()),
+                pa.array(["x" * payload] * len(ids)),
+            ]
+            client.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+
+
+def run_job(zone: Zone, executors: int) -> int:
+    """Bring the rows of all parts, each by a task; return how many were brought."""
+    parts = [BackfillPart(part.new, part.old) for part in parts_of(zone.coordinator)]
+    peers = zone.coordinator.peers
+    with ProcessPoolExecutor(executors) as pool:
+        return totals(list(pool.map(backfill_part, parts, [peers] * len(parts))))[0]
+
+
+def used(zone: Zone) -> float:
+    """Return the processor time of the data nodes and of ended executors."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(zone.cpu_seconds().values()) + children.ru_utime + children.ru_stime
+
+
+def one(given: argparse.Namespace, *, by_job: bool) -> tuple[float, float, float]:
+    """Return seconds, processor seconds, and the share of rows that a job has brought."""
+    rows = given.mb * 10**6 // (given.payload + _KEY_BYTES)
+    with running_zone(3, given.partitions, 3) as zone:
+        load(zone, rows, given.payload)
+        begun, worked = time.monotonic(), used(zone)
+        new = reshard(zone.coordinator, given.more)
+        brought = run_job(zone, given.executors) if by_job else 0
+        zone.wait("all parts are backfilled", lambda: backfilled(zone, new))
+        return time.monotonic() - begun, used(zone) - worked, brought / rows
+
+
+def main() -> None:
+    """Take both ways in turn; print a line for each, and the medians."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mb", type=int, default=100)
+    parser.add_argument("--payload", type=int, default=120)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--more", type=int, default=6, help="partitions afterwards")
+    parser.add_argument("--executors", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for _ in range(given.rounds):
+        for by_job, figures in found.items():
+            seconds, worked, share = one(given, by_job=by_job)
+            figures.append((given.mb / seconds, 1000 * worked / given.mb))
+            how = f"past the log ({share:.0%} by the job)" if by_job else "through the log"
+            print(
+                f"{how}: {given.mb / seconds:.1f} MB/s, {1000 * worked / given.mb:.1f} ms/MB",
+                flush=True,
+            )
+    (own, own_ms), (job, job_ms) = (
+        tuple(statistics.median(values) for values in zip(*each, strict=True))
+        for each in found.values()
+    )
+    print(f"medians: {job:.1f} MB/s to {own:.1f}, {job / own:.1f} times; ", end="")
+    print(f"{job_ms:.1f} ms/MB to {own_ms:.1f}, {own_ms / job_ms:.1f} times less processor time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The PySpark job that a SparkApplication runs to backfill a re-sharding (SP-01, B-08).
+
+    backfill_job.py --plan /etc/rezone/plan/plan.json
+    backfill_job.py --plan-json '{"nodes": {"0": "host:port"}, "parts": [[16384, 0]]}'
+
+One task for each part: it brings the rows that a new partition has of an old one to all replicas of
+the new one (`backfill`). A part whose task fails, or that no task brings, is backfilled by its
+leader, as it would be without a job. So a task returns its error on its last try, for Spark would
+stop all others with it. The last line of the output is one JSON object; the exit code is 0 only
+when all parts have their rows.
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rezone.transfer.backfill import PartReceipt, backfill_part, totals
+from rezone.transfer.copy_job import (
+    REPORTED_ERRORS_MAX,
+    RETRY_PAUSE_SECONDS_MAX,
+    task_failures_max,
+)
+from rezone.wire.copying import backfill_plan
+from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.errors import RezoneError
+from rezone.wire.messages import NodeId
+
+
+def run_task(
+    part: BackfillPart,
+    nodes: Mapping[NodeId, str],
+    *,
+    attempt_number: int,
+    failures_max: int,
+    sleep: Callable[[float], object] = time.sleep,
+    backfill: Callable[[BackfillPart, Mapping[NodeId, str]], PartReceipt] = backfill_part,
+) -> PartReceipt:
+    """Bring the rows of a part; RezoneError unless this is the task's last try."""
+    if attempt_number:
+        # Spark repeats at once; some tries in a second would not outlive a node's restart.
+        sleep(min(2.0 ** (attempt_number - 1), RETRY_PAUSE_SECONDS_MAX))
+    try:
+        return backfill(part, nodes)
+    except RezoneError as error:
+        if attempt_number + 1 < failures_max:
+            raise
+        return PartReceipt(part=part, error=str(error))
+
+
+def summary(receipts: Sequence[PartReceipt], seconds: float) -> dict[str, Any]:
+    """Return what the job's last line says."""
+    failed = [receipt for receipt in receipts if receipt.error]
+    rows, size = totals(receipts)
+    return {
+        "parts": len(receipts),
+        "failed": len(failed),
+        "rows": rows,
+        "bytes": size,
+        "seconds": round(seconds, 3),
+        "errors": [
+            {"target": r.part.target, "source": r.part.source, "error": r.error}
+            for r in failed[:REPORTED_ERRORS_MAX]
+        ],
+    }
+
+
+def _tasks(
+    parts: Iterator[BackfillPart], nodes: Mapping[NodeId, str], failures_max: int
+) -> Iterator[PartReceipt]:
+    from pyspark import TaskContext  # noqa: PLC0415 - the task's own process
+
+    attempt = TaskContext.get().attemptNumber()
+    for part in parts:
+        yield run_task(part, nodes, attempt_number=attempt, failures_max=failures_max)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job and return its exit code: 0 all there, 1 some are not, 2 the plan is wrong."""
+    parser = argparse.ArgumentParser(prog="backfill_job", description="Backfill a re-sharding.")
+    given_plan = parser.add_mutually_exclusive_group(required=True)
+    given_plan.add_argument("--plan", help="path of the plan")
+    given_plan.add_argument("--plan-json", help="the plan itself, JSON or base64 of gzipped JSON")
+    given = parser.parse_args(arguments)
+    try:
+        text = given.plan_json or pathlib.Path(given.plan).read_text(encoding="utf-8")
+        plan = backfill_plan.loads(text)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"backfill_job: {error}\n")
+        return 2
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a wrong plan needs no Spark
+
+    started = time.monotonic()
+    context = SparkContext.getOrCreate(SparkConf().setAppName("rezone-backfill"))
+    configured = context.getConf().get("spark.task.maxFailures")
+    run = functools.partial(
+        _tasks, nodes=plan.nodes, failures_max=task_failures_max(context.master, configured)
+    )
+    try:
+        parts = context.parallelize(list(plan.parts), len(plan.parts))
+        receipts = parts.mapPartitions(run).collect()
+    finally:
+        context.stop()
+    result = summary(receipts, time.monotonic() - started)
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+    return 1 if result["failed"] else 0
+
+
+if __name__ == "__main__":
+    # Loaded by its name: what tasks run is then found in the workers' PYTHONPATH, where
+    # functions of __main__ would travel by value.
+    from rezone.transfer import backfill_job  # noqa: PLW0406
+
+    sys.exit(backfill_job.main())
