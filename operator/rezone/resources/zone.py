@@ -342,7 +342,8 @@ class TransferSpec(Model):
 
     spark_threshold_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = Field(
         default=256 << 20,
-        description="A task that copies less streams node to node, without starting Spark.",
+        description="A task that copies or backfills less streams node to node, without starting "
+        "Spark.",
     )
     when_spark_unavailable: SparkFallback = Field(
         default=SparkFallback.STREAM,

@@ -105,7 +105,7 @@ class Transfers:
             log.info("nothing to plan a SparkApplication with yet", application=action.name)
             return
         parts = tuple(BackfillPart(part.new, part.old) for part in action.parts)
-        plan = BackfillPlan(nodes=dict(peers), parts=parts)
+        plan = BackfillPlan(nodes=dict(sorted(peers.items())), parts=parts)
         await self._c.spark.ensure_backfill(action.name, self._zone, owner, plan)
 
     async def delete_spark(self, owner: Owner, name: str) -> None:

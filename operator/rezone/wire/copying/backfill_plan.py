@@ -29,7 +29,7 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def dumps(plan: BackfillPlan) -> str:
     """Return the plan as text: JSON, or base64 of gzipped JSON when it is big."""
-    data = msgspec.json.encode(plan, order="sorted")
+    data = msgspec.json.encode(plan)
     if len(data) <= PACK_OVER_BYTES:
         return data.decode()
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
