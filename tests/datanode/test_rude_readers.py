@@ -8,18 +8,21 @@ import time
 from pathlib import Path
 
 import pytest
-from besieged_node import Besieged, besieged_node, row, write_request
-from rude_client import RudeClient
+from besieged_node import Besieged, P, besieged_node, row, write_request
+from rude_client import RudeClient, flight_data
 from secure_cluster import of_zone
 
 from rezone.client import TableClient
-from rezone.wire.messages import Message
+from rezone.wire.messages import Message, OpenConnection, StreamRequest
 from rezone.wire.transport.identity import Identity, Role
 
 pytestmark = pytest.mark.slow
 
 CHANNELS = 6
 """More than the node has threads for its partitions' jobs."""
+
+ASKED = 2_000
+"""Answers to so many requests for streams do not fit into the smallest window."""
 
 HONEST_SECONDS_MAX = 3.0
 """An honest write may meet a connection that is cut off; each of them in turn would be longer."""
@@ -73,3 +76,36 @@ def longest_write(node: Besieged, table: TableClient) -> float:
         node.write(table)
         longest = max(longest, time.monotonic() - begun)
     return longest
+
+
+@pytest.mark.proves("TR-03")
+def test_a_follower_that_reads_nothing_is_waited_for_by_its_channel_s_own_thread(
+    tmp_path: Path,
+) -> None:
+    """It asks for streams again and again, and its window fills with frames without entries.
+
+    These were not counted: the thread that ticks for all partitions of the node could wait a second
+    for a follower that is dead. A thread that others need is back after one; this one waits for
+    five.
+    """
+    peer = of_zone(Role.DATA_NODE, node=1)
+    with (
+        besieged_node(tmp_path, unread_ms_max="5000", channel_silent_ms_max="60000") as node,
+        node.rude(peer, window=1 << 16) as rude,
+    ):
+        stream = rude.open("DoExchange", flight_data(path="replication"))
+        rude.send(stream, OpenConnection(name="1->0", node=1, zone_uid=node.c.config.zone_uid))
+        for opaque in range(ASKED):
+            rude.send(
+                stream,
+                StreamRequest(
+                    opaque=opaque,
+                    partition=P,
+                    high_offset=0,
+                    partition_uuid="",
+                    leader_epoch=1,
+                ),
+            )
+        assert rude.is_cut_off(30)
+        (told,) = [each for each in node.log() if each["event"].startswith("cut off")]
+        assert told["seconds"] >= 5, "a thread that others need has waited for it"

@@ -11,6 +11,7 @@ import pytest
 from replica_cluster import unchecked
 
 from rezone.datanode.replication.producer import PUSH_BYTES_MAX, ProducerChannel
+from rezone.datanode.replication.sent_frames import FRAME_BYTES
 from rezone.datanode.replication.stream import Source
 from rezone.datanode.scheduling import inline_sends
 from rezone.datanode.settings import NodeSettings, SystemClock
@@ -20,6 +21,7 @@ from rezone.wire.messages import (
     CommitOffset,
     CommitOffsets,
     Entries,
+    LeaseGrant,
     LeaseRequest,
     Message,
     StreamEnd,
@@ -27,7 +29,7 @@ from rezone.wire.messages import (
     StreamRefused,
     StreamRequest,
 )
-from rezone.wire.transport.channel import Channel
+from rezone.wire.transport.channel import Channel, unpack
 
 PARTITION = 3
 REQUEST = StreamRequest(
@@ -81,6 +83,9 @@ class Candidate:
     def close_time(self) -> None:
         """Close nothing."""
 
+    def granted(self, stream: Any, lease: Any) -> None:
+        """Count on nobody."""
+
     def read_log(self, offset: int, bytes_max: int) -> bytes:
         """Return the one entry, if it was not sent."""
         self.asked_bytes.append(bytes_max)
@@ -113,10 +118,10 @@ class Wire:
         assert self.over.wait(PATIENCE_SECONDS)
         return None
 
-    def send(self, message: Message, _body: bytes = b"") -> None:
+    def send_packed(self, frame: bytes) -> None:
         """Note a frame."""
         self.senders.append(threading.current_thread())
-        self.sent.append(message)
+        self.sent.append(unpack(memoryview(frame))[0])
         self.said.set()
 
 
@@ -315,3 +320,44 @@ def test_a_large_entry_is_sent_by_the_thread_that_may_wait() -> None:
         assert [type(message) for message in wire.sent] == [Entries]
         assert wire.senders != [threading.current_thread()]
         assert candidate.asked_bytes[0] <= PUSH_BYTES_MAX < candidate.asked_bytes[1]
+
+
+def test_frames_without_entries_are_counted_until_the_follower_shows_that_it_has_read() -> None:
+    """A follower that is dead, with hundreds of partitions, would have the ticking thread wait."""
+    with streaming() as (candidate, wire, channel):
+        (stream,) = channel.statistics()
+
+        def commit() -> threading.Thread:
+            wire.said.clear()
+            candidate.committed += 1
+            with inline_sends.scope():
+                stream.wake()
+            assert wire.said.wait(PATIENCE_SECONDS)
+            return wire.senders[-1]
+
+        here = 0
+        while commit() is threading.current_thread():
+            here += 1
+            assert here * FRAME_BYTES < PUSH_BYTES_MAX, "more than fits into the smallest window"
+        assert here * FRAME_BYTES > PUSH_BYTES_MAX / 4, "a thread wakes up for each"
+
+        channel.ask_lease()
+        while not isinstance(wire.sent[-1], LeaseRequest):
+            assert wire.said.wait(PATIENCE_SECONDS)
+        (*_, asked) = (each.round for each in wire.sent if isinstance(each, LeaseRequest))
+        channel._handle(LeaseGrant(round=asked, lease_ms=0))
+        assert commit() is threading.current_thread(), "it has read all that came before"
+
+
+def test_a_large_frame_without_entries_is_sent_by_the_thread_that_may_wait() -> None:
+    """One that names thousands of partitions fills the window alone, whatever was read before."""
+    with streaming() as (_, wire, channel):
+        (stream,) = channel.statistics()
+        del wire.sent[:], wire.senders[:]
+        wire.said.clear()
+        with inline_sends.scope():
+            stream.end("r" * PUSH_BYTES_MAX, tell=False)
+            channel.push()
+        assert wire.said.wait(PATIENCE_SECONDS)
+        assert [type(message) for message in wire.sent] == [StreamEnd]
+        assert wire.senders != [threading.current_thread()]

@@ -22,6 +22,7 @@ import structlog
 
 from rezone.datanode.clock.checked_clock import CheckedClock, Exchange
 from rezone.datanode.commit.lease import Rounds
+from rezone.datanode.replication.sent_frames import SentFrames
 from rezone.datanode.replication.stream import Control, ProducerStream, Source, end_of
 from rezone.datanode.scheduling.outbox import Outbox
 from rezone.datanode.scheduling.unread import Peer
@@ -46,7 +47,7 @@ from rezone.wire.messages import (
     StreamRefused,
     StreamRequest,
 )
-from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel, Frame
+from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel, Frame, pack
 from rezone.wire.transport.liveness import Liveness
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +55,7 @@ _log = structlog.get_logger(__name__)
 DEFER_SECONDS_MAX = 1.0
 
 PUSH_BYTES_MAX = 32 << 10
-"""At most so many bytes of entries may be unacked behind what a thread sends that must not block.
+"""At most so many bytes may be unread behind and with what a thread sends that must not block.
 
 Half of the smallest window of a connection: they fit even if the consumer has stopped reading.
 """
@@ -118,8 +119,9 @@ class ProducerChannel:
         self.outbox = Outbox(
             f"send {name}", send_next=self._send_next, may_send_here=self._may_push
         )
-        self._in_flight_bytes = 0
+        self._frames = SentFrames()
         self._is_large = False
+        self._waiting_frame: bytes | None = None
         self._ready: deque[ProducerStream] = deque()
         self._answers: deque[Message] = deque()
         self._closed = False
@@ -209,7 +211,6 @@ class ProducerChannel:
     def _forget(self, stream: ProducerStream) -> None:
         """Take a stream out of the table; under the lock."""
         stream.close()
-        self._in_flight_bytes -= stream.take_in_flight()
         if self._streams.get(stream.source.partition_id) is stream:
             del self._streams[stream.source.partition_id]
 
@@ -386,7 +387,7 @@ class ProducerChannel:
             beyond = ack.fetch_offset > stream.sent_offset
             had_room = stream.in_flight_bytes < stream.credit_bytes
             if not beyond:
-                self._in_flight_bytes -= stream.note_ack(ack)
+                self._frames.read(stream.note_ack(ack))
         if beyond:
             stream.end("an ack of what was not sent")
             return
@@ -403,6 +404,7 @@ class ProducerChannel:
             self.ask_lease()  # with a time
         with self._lock:
             lease = self._rounds.answered(grant)
+            self._frames.granted(grant.round)
             left = frozenset(grant.left)
             streams = [s for p, s in self._streams.items() if s.answered and p not in left]
         if lease is not None:
@@ -413,20 +415,47 @@ class ProducerChannel:
 
     def _may_push(self) -> bool:
         trusted = self._peer is None or self._peer.trusted
-        return trusted and not self._is_large and self._in_flight_bytes < PUSH_BYTES_MAX
+        has_room = not self._is_large and self._waiting_frame is None
+        return trusted and has_room and self._frames.unread_bytes < PUSH_BYTES_MAX
 
     def _send_next(self) -> bool:
         """Send one frame; whether there was one, or a stream to look at."""
+        if self._waiting_frame is not None:
+            return self._send_waiting()
         with self._lock:
             message, stream = self._take_next()
         if message is None and stream is None:
             return False
         try:
             if message is not None:
-                self._channel.send(message)
+                self._send(message)
             elif stream is not None and self._send_of(stream):
                 with self._lock:
                     self._enqueue(stream)
+        except CHANNEL_ERRORS as error:
+            self._broken(error)
+        self._liveness.told(self._clock.monotonic())
+        return True
+
+    def _send(self, message: Message) -> None:
+        """Send a frame without entries, or leave it to the outbox's thread if it is too large."""
+        frame = pack(message)
+        with self._lock:
+            if isinstance(message, LeaseRequest):
+                self._frames.asked(message.round)
+            self._frames.sent(len(frame))
+            fits = not self.outbox.inline or self._frames.unread_bytes <= PUSH_BYTES_MAX
+        if fits:
+            self._channel.send_packed(frame)
+        else:
+            self._waiting_frame = frame
+
+    def _send_waiting(self) -> bool:
+        """Send the frame that was too large for another thread; by the outbox's own."""
+        frame, self._waiting_frame = self._waiting_frame, None
+        try:
+            if frame is not None:
+                self._channel.send_packed(frame)
         except CHANNEL_ERRORS as error:
             self._broken(error)
         self._liveness.told(self._clock.monotonic())
@@ -482,7 +511,7 @@ class ProducerChannel:
         except RezoneError as error:
             stream.end(f"the log cannot be read: {error}")
             return True
-        self._is_large = inline and self._in_flight_bytes + len(raw) > PUSH_BYTES_MAX
+        self._is_large = inline and self._frames.unread_bytes + len(raw) > PUSH_BYTES_MAX
         if self._is_large:
             return True  # the outbox's own thread sends it
         if raw:
@@ -493,20 +522,19 @@ class ProducerChannel:
 
     def _send_entries(self, stream: ProducerStream, raw: bytes, committed: int) -> None:
         end_offset = end_of(raw)
+        message = Entries(
+            partition=stream.source.partition_id,
+            leader_epoch=stream.leader_epoch,
+            committed_offset=committed,
+        )
+        frame = pack(message, raw)
         with self._lock:
             if stream.ended:
                 return
-            stream.note_sent(end_offset, len(raw))
-            self._in_flight_bytes += len(raw)
+            self._frames.sent(len(frame))
+            stream.note_sent(end_offset, len(raw), self._frames.total)
         stream.note_committed(committed)
-        self._channel.send(
-            Entries(
-                partition=stream.source.partition_id,
-                leader_epoch=stream.leader_epoch,
-                committed_offset=committed,
-            ),
-            raw,
-        )
+        self._channel.send_packed(frame)
 
     def _send_commits(self, stream: ProducerStream, committed: int) -> None:
         """Send a commit offset, and those of all queued streams with nothing else to send."""
@@ -522,13 +550,13 @@ class ProducerChannel:
             if other.source.committed > other.committed_sent:
                 other.note_committed(other.source.committed)
                 news.append(other.commit_offset())
-        self._channel.send(CommitOffsets(streams=tuple(news)))
+        self._send(CommitOffsets(streams=tuple(news)))
 
     def _send_control(self, stream: ProducerStream, control: Control) -> None:
         if control.last:
             with self._lock:
                 self._forget(stream)
-        self._channel.send(control.message)
+        self._send(control.message)
         if control.last:
             stream.source.detach_stream(stream)
         if control.on_sent is not None:

@@ -115,7 +115,7 @@ class ProducerStream:
     answered: bool = False
     ended: bool = False
     queued: bool = False
-    _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
+    _in_flight: deque[tuple[int, int, int]] = field(default_factory=deque)
     _controls: deque[Control] = field(default_factory=deque)
 
     def wake(self) -> None:
@@ -177,11 +177,6 @@ class ProducerStream:
         """Send nothing any more; under the channel's lock."""
         self.ended = True
 
-    def take_in_flight(self) -> int:
-        """Return the bytes that no ack will free any more; under the channel's lock."""
-        lost, self.in_flight_bytes = self.in_flight_bytes, 0
-        return lost
-
     def enqueue(self) -> bool:
         """Be in the sender's queue; whether it is to be put there; under the channel's lock."""
         if self.queued or self.ended:
@@ -198,19 +193,22 @@ class ProducerStream:
         self.committed_sent = committed
 
     def note_ack(self, ack: FetchLog) -> int:
-        """Count an ack and its credit; return the bytes it frees; under the channel's lock."""
+        """Count an ack and its credit; return which total it shows to be read, or 0.
+
+        Under the channel's lock.
+        """
         self.acked_offset = ack.fetch_offset
         self.credit_bytes = ack.max_fetch_bytes
-        freed = 0
+        read = 0
         while self._in_flight and self._in_flight[0][0] <= ack.fetch_offset:
-            freed += self._in_flight.popleft()[1]
-        self.in_flight_bytes -= freed
-        return freed
+            _, size, read = self._in_flight.popleft()
+            self.in_flight_bytes -= size
+        return read
 
-    def note_sent(self, end_offset: int, size: int) -> None:
-        """Count entries that leave; under the channel's lock."""
+    def note_sent(self, end_offset: int, size: int, total: int) -> None:
+        """Count entries that leave, the last of a `total` of bytes; under the channel's lock."""
         self.sent_offset = end_offset
-        self._in_flight.append((end_offset, size))
+        self._in_flight.append((end_offset, size, total))
         self.in_flight_bytes += size
         self.bytes_sent += size
         self.frames_sent += 1

@@ -60,11 +60,15 @@ class Channel:
 
     def send(self, message: Message, body: bytes | memoryview = b"") -> None:
         """Send one frame; blocks while the connection's window is full, see `sending_since`."""
-        frame = pa.py_buffer(pack(message, body))
+        self.send_packed(pack(message, body))
+
+    def send_packed(self, frame: bytes) -> None:
+        """Send a frame that is packed already; blocks as `send` does."""
+        buffer = pa.py_buffer(frame)
         with self._sending:
             self.sending_since = time.monotonic()
             try:
-                self._writer.write_metadata(frame)
+                self._writer.write_metadata(buffer)
             finally:
                 self.sending_since = None
 
