@@ -8,7 +8,6 @@ Concurrency: thread-safe; a request costs two short holds of one lock.
 """
 
 import threading
-from collections import Counter
 
 from rezone.datanode.settings import NodeSettings
 
@@ -19,9 +18,10 @@ class HeldBytes:
     def __init__(self, settings: NodeSettings) -> None:
         self.limit = settings.requests_bytes_node_max
         self.used = 0
-        self._settings = settings
+        self._connection_max = settings.requests_bytes_connection_max
+        self._identity_max = settings.requests_bytes_identity_max
         self._lock = threading.Lock()
-        self._identities: Counter[str] = Counter()
+        self._identities: dict[str, int] = {}
 
     def connection(self, identity: str) -> "HeldByConnection":
         """Open the account of a connection."""
@@ -29,15 +29,14 @@ class HeldBytes:
 
     def take(self, connection: "HeldByConnection", size: int) -> bool:
         """Take bytes if they stay within all limits; a request that is alone may be larger."""
-        settings, name = self._settings, connection.identity
         with self._lock:
-            for used, limit in (
-                (connection.used, settings.requests_bytes_connection_max),
-                (self._identities[name], settings.requests_bytes_identity_max),
-                (self.used, self.limit),
+            used, of_identity = connection.used, self._identities.get(connection.identity, 0)
+            if (
+                (used and used + size > self._connection_max)
+                or (of_identity and of_identity + size > self._identity_max)
+                or (self.used and self.used + size > self.limit)
             ):
-                if used and used + size > limit:
-                    return False
+                return False
             self._add(connection, size)
             return True
 
@@ -49,9 +48,11 @@ class HeldBytes:
     def _add(self, connection: "HeldByConnection", size: int) -> None:
         connection.add(size)
         self.used += size
-        self._identities[connection.identity] += size
-        if not self._identities[connection.identity]:
-            del self._identities[connection.identity]
+        of_identity = self._identities.get(connection.identity, 0) + size
+        if of_identity:
+            self._identities[connection.identity] = of_identity
+        else:
+            self._identities.pop(connection.identity, None)
 
 
 class HeldByConnection:

@@ -9,27 +9,25 @@ Concurrency: what is noted is the thread's own.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from rezone.datanode.scheduling.error_log import UNEXPECTED
 
 
 class _InlineSends(threading.local):
-    """What the present thread has noted, and in how many scopes it is."""
+    """What the present thread has noted, and in how many scopes it is; a scope is entering it."""
 
     def __init__(self) -> None:
         self.depth = 0
         self._due: list[Callable[[], None]] = []
 
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         self.depth += 1
-        try:
-            yield
-        finally:
-            self.depth -= 1
-            if not self.depth:
-                self.send()
+
+    def __exit__(self, *raised: object) -> None:
+        self.depth -= 1
+        if not self.depth and self._due:
+            self.send()
 
     def note(self, send: Callable[[], None]) -> bool:
         if self.depth and send not in self._due:
@@ -49,7 +47,7 @@ _inline_sends = _InlineSends()
 
 def scope() -> contextlib.AbstractContextManager[None]:
     """Send at the end what is noted until then; a scope in another one leaves that to it."""
-    return _inline_sends.scope()
+    return _inline_sends
 
 
 def note(send: Callable[[], None]) -> bool:
