@@ -361,3 +361,52 @@ def test_a_large_frame_without_entries_is_sent_by_the_thread_that_may_wait() -> 
         assert wire.said.wait(PATIENCE_SECONDS)
         assert [type(message) for message in wire.sent] == [StreamEnd]
         assert wire.senders != [threading.current_thread()]
+
+
+def test_a_quiet_channel_is_ticked_seldom_and_given_up_in_time() -> None:
+    """It is due every 0.1 s, and at the moment when its other end counts as silent.
+
+    Looked at with each tick of the node, idle channels took half of an idle node's processor time;
+    looked at later than that moment, a lost machine would be noticed later.
+    """
+    candidate = Candidate()
+    candidate.leads = True
+    wire = Wire()
+    channel = ProducerChannel(
+        "c",
+        1,
+        cast("Channel", wire),
+        lambda _: cast("Any", candidate),
+        settings=NodeSettings(lease_ms=0),
+        clock=unchecked(SystemClock()),
+    )
+    thread = threading.Thread(target=channel.run, daemon=True)
+    thread.start()
+    assert wire.handled.wait(PATIENCE_SECONDS)
+    began = SystemClock().monotonic()
+    ticks = passed = 0
+    while channel.statistics():
+        passed += 1
+        assert passed < 200, "never given up"
+        if channel.due <= began + passed * 0.02:
+            ticks += 1
+            channel.tick(began + passed * 0.02)
+    wire.over.set()
+    thread.join(PATIENCE_SECONDS)
+    assert 3.0 <= passed * 0.02 <= 3.06
+    assert ticks <= 40
+
+
+def test_a_stream_that_is_opened_or_kept_makes_its_channel_due() -> None:
+    """Leases are asked for, and kept requests refused, in time: not after the next quiet look."""
+    candidate = Candidate()
+
+    def look(channel: ProducerChannel) -> None:
+        assert channel.due == float("-inf"), "a request is kept"
+        now = SystemClock().monotonic()
+        channel.tick(now)
+        assert channel.due <= now, "it has a deadline"
+        lead(candidate)(channel)
+        assert channel.due == float("-inf"), "a lease is to be asked for again"
+
+    assert [type(a) for a in served(candidate, look)] == [StreamOk]
