@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import click
 
+from rezone.local.agent.addresses import PODS
 from rezone.local.agent.agent import Agent
 from rezone.local.agent.settings import AgentSettings
 from rezone.local.errors import told_in_a_line
+
+POD_NETWORK = "REZONE_LOCAL_POD_NETWORK"
 
 
 async def serve(settings: AgentSettings, nodes: list[str]) -> None:
@@ -31,6 +35,7 @@ async def serve(settings: AgentSettings, nodes: list[str]) -> None:
 @click.option("--node", "nodes", multiple=True, help="A node to create; may be repeated.")
 @click.option("--back-off-base-seconds", default=1.0, show_default=True)
 @click.option("--heartbeat-seconds", default=2.0, show_default=True)
+@click.option("--pod-network", default=str(PODS), envvar=POD_NETWORK, show_default=True)
 def main(
     *,
     kubeconfig: Path,
@@ -39,6 +44,7 @@ def main(
     nodes: tuple[str, ...],
     back_off_base_seconds: float,
     heartbeat_seconds: float,
+    pod_network: str,
 ) -> None:
     """Play the kubelet of every node of a local cluster."""
     settings = AgentSettings(
@@ -47,6 +53,7 @@ def main(
         pki=pki_dir,
         back_off_base_seconds=back_off_base_seconds,
         heartbeat_seconds=heartbeat_seconds,
+        pod_network=IPv4Network(pod_network),
     )
     with told_in_a_line():
         asyncio.run(serve(settings, list(nodes)))

@@ -1,4 +1,4 @@
-"""Loopback addresses for pods and nodes: every pod listens on one of its own."""
+"""Addresses of this machine for pods and nodes: every pod listens on one of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rezone.local.processes import write_atomically
 
 # Nodes sit beside the pods' range, so that no pod ever gets a node's address.
 _NODES = ipaddress.IPv4Network("127.60.0.0/16")
-_PODS = ipaddress.IPv4Network("127.64.0.0/10")
+PODS = ipaddress.IPv4Network("127.64.0.0/10")
 
 
 class Addresses:
@@ -23,13 +23,14 @@ class Addresses:
     loopback range and know nothing of each other. One in use is never given twice.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pods: ipaddress.IPv4Network = PODS) -> None:
         self._path = path
+        self._pods = pods
         self._by_owner: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
 
     def for_pod(self, uid: str, name: str) -> str:
         """Return the address of a pod, given on the first call."""
-        return self._take(f"pod/{uid}", name, _PODS)
+        return self._take(f"pod/{uid}", name, self._pods)
 
     def for_node(self, name: str) -> str:
         """Return the address of a node, given on the first call."""

@@ -47,7 +47,7 @@ class Agent:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self._api = KubeApi(settings.kubeconfig)
-        self._addresses = Addresses(settings.state / "addresses.json")
+        self._addresses = Addresses(settings.state / "addresses.json", settings.pod_network)
         self._nodes: dict[str, _Node] = {}
         self._pods: dict[str, Json] = {}
         self._workers: dict[str, PodWorker] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from rezone.local.agent.addresses import Addresses
+from rezone.local.agent.addresses import PODS, Addresses
 from rezone.local.agent.environment import object_data
 from rezone.local.api import Json, KubeApi
 from rezone.local.errors import ApiError
@@ -23,7 +24,11 @@ PROVISIONER = "rezone.dev/local"
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """How the agent behaves; the times are a kubelet's, but for a quicker crash loop."""
+    """How the agent behaves; the times are a kubelet's, but for a quicker crash loop.
+
+    All addresses of `pod_network` must be this machine's. kube-apiserver's proxy goes to no pod on
+    a loopback address, which those of the default are.
+    """
 
     kubeconfig: Path
     state: Path
@@ -36,6 +41,7 @@ class AgentSettings:
     cpu: str = "8"
     memory: str = "8Gi"
     pods: str = "110"
+    pod_network: IPv4Network = PODS
 
 
 @dataclass
