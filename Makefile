@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare browser demo down test test-kubernetes check lint types layers docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
+.PHONY: help prepare browser demo down test test-kubernetes check lint types layers pages docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -31,7 +31,9 @@ test-kubernetes: prepare ## Run the tests that need an API server on another ver
 	@REZONE_KUBERNETES_VERSION="$(VERSION)" python3 -m rezone.local.tools
 	REZONE_KUBERNETES_VERSION="$(VERSION)" $(PYTEST) $(or $(TEST_ARGS),tests/kube tests/resources tests/controller)
 
-check: env lint types layers ## Lint, types, layers, generated files, links, the documentation site
+check: lint types layers pages ## Lint, types, layers, generated files, links, the documentation site
+
+pages: env
 	$(RUN) -m rezone.resources.generate --check --helm "$$(python3 -m rezone.local.tools helm)"
 	$(RUN) hack/protocols_page.py
 	$(RUN) hack/glossary.py
