@@ -28,8 +28,8 @@ SEEDS_COUNTED = 20
 
 POINTS_STEP = 27
 """By default scenarios are killed at every 27th point, each beginning with another one; those of
-targets, which ask for a copy again and again, at every third of these. `make seeds` has pairs of a
-death and another fault.
+pods, which repeat themselves, and of targets, which ask for a copy again and again, at every third
+of these. `make seeds` has pairs of a death and another fault.
 """
 
 RUN_SECONDS_MAX = 900.0
@@ -59,7 +59,7 @@ def crash_points(scenario: Scenario, count: int) -> range:
     """Return at which of so many points the operator is to die: all, or some that differ."""
     if EVERY_POINT:
         return range(1, count + 1)
-    step = POINTS_STEP * (3 if scenario in TARGETS else 1)
+    step = POINTS_STEP * (3 if scenario in (*PODS, *TARGETS) else 1)
     # Scenarios that seeds do not choose from begin with their first point: some have few.
     number = ALL.index(scenario) if scenario in ALL else 0
     return range(1 + number % min(step, count), count + 1, step)
