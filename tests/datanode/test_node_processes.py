@@ -126,6 +126,7 @@ def test_sigkill_in_a_takeover_under_load(tmp_path: Path) -> None:
             settle_or_fail_over(c, dead)
             load.wait_for(10)
             process(c, dead).start()
+            c.wait_up(dead)
             agree(c)
         load.stop()
         load.check()
