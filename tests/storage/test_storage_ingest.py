@@ -74,18 +74,6 @@ def count(target: PartitionStore, mark: IngestMark) -> None:
     target.append(counted(target, mark))
 
 
-def ingest_some(source: PartitionStore, target: TargetUnderTest, part: Overlap) -> None:
-    """Take some rows past the log where that may be, and count them now and then."""
-    store, position = target.store, target.store.reshard_position(part.old)
-    if position is None or not position.backfilling:
-        return
-    if store.range_ingest.standing(part.old) is None:
-        return
-    mark = ingest(source, store, part)
-    if target.flips() and (mark.end or mark.reached > position.backfilled_to):
-        count(store, mark)
-
-
 class Target(TargetUnderTest):
     """One that crashes, too: what no flush has brought to the disk is lost."""
 
@@ -103,6 +91,18 @@ class Target(TargetUnderTest):
         self.store.abandon()
         self._path = crashed
         self.store = PartitionStore.open(crashed, config(self._kind))
+
+
+def ingest_some(source: PartitionStore, target: Target, part: Overlap) -> None:
+    """Take some rows past the log where that may be, and count them now and then."""
+    store, position = target.store, target.store.reshard_position(part.old)
+    if position is None or not position.backfilling:
+        return
+    if store.range_ingest.standing(part.old) is None:
+        return
+    mark = ingest(source, store, part)
+    if target.flips() and (mark.end or mark.reached > position.backfilled_to):
+        count(store, mark)
 
 
 @pytest.mark.proves("B-05", "B-08", "SP-01")
@@ -337,14 +337,8 @@ def test_indexes_have_rows_that_came_past_the_log(tmp_path: Path, kind: EngineKi
 
 def versions(*rows: tuple[bytes, int, int, bytes]) -> pa.RecordBatch:
     """Return versions as they travel."""
-    columns = list(zip(*rows, strict=True)) or [[], [], [], []]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(column, field.type)
-            for column, field in zip(columns, VERSIONS_SCHEMA, strict=True)
-        ],
-        schema=VERSIONS_SCHEMA,
-    )
+    named = [dict(zip(VERSIONS_SCHEMA.names, row, strict=True)) for row in rows]
+    return pa.RecordBatch.from_pylist(named, schema=VERSIONS_SCHEMA)
 
 
 LOW, HIGH = rid(1), rid(2)

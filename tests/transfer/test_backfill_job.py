@@ -88,6 +88,7 @@ def test_a_real_driver_backfills_a_re_sharding(tmp_path: Path) -> None:
         create_old(c)
         backfill_old(c, 1_000)
         reshard(c, 3)
+        c.watch()
         plan = BackfillPlan(
             nodes=c.peers, parts=tuple(BackfillPart(part.new, part.old) for part in parts_of(c))
         )
