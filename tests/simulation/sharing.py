@@ -2,10 +2,10 @@
 
 Processes submit calls of one row each, several at a time, so that those of one partition share
 requests. The lanes are the client's (`Writes`), the rows are checked and encoded by the node's own
-`prepare`; only the dispatcher is simulated, without threads: it sends to who believes to lead, loses
-answers, repeats, and learns of seals by refusals. The nodes take shorter values than the clients, as
-after a change of the limits: a call with a long one is refused, and must be so alone. Now and then
-another process goes on under the same name with a higher epoch, beside the one before.
+`prepare`; only the dispatcher is simulated, without threads: it sends to who believes to lead,
+loses answers, repeats, and learns of seals by refusals. The nodes take shorter values than the
+clients, as after a change of the limits: a call with a long one is refused, and must be so alone.
+Now and then another process goes on under the same name with a higher epoch, beside the one before.
 
 What must hold: a call that is acknowledged is there, once; one that is refused is nowhere, and no
 other call of its request is refused for it; the rows of one process keep the order of its calls.
@@ -72,7 +72,7 @@ class _Sent:
 
 
 class SimulatedDispatcher:
-    """Sends requests to leaders and repeats them, in steps; the part of `Dispatcher` that lanes use."""
+    """Sends requests to leaders and repeats them, in steps: what lanes use of `Dispatcher`."""
 
     def __init__(self, plane: CutOver, rng: random.Random, codec: RowCodec) -> None:
         self._plane = plane
@@ -296,7 +296,8 @@ class Sharing:
             error = call.future.exception(0)
             self._plane.counts[type(error).__name__ if error else "acknowledged calls"] += 1
             if call.refused:
-                assert error is not None and call.stored not in kept, f"{call} was refused"
+                assert error is not None, f"{call} should be refused"
+                assert call.stored not in kept, f"{call} was refused"
             elif error is None:
                 assert call.stored in kept, f"{call} is lost"
             elif isinstance(error, InvalidRowError):

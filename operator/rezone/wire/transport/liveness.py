@@ -13,7 +13,6 @@ Concurrency: the thread that receives calls `listens` and `heard`, another one t
 is written by one of them.
 """
 
-
 LOOK_SECONDS_MAX = 0.1
 """Whether the other end is silent is asked at least so often."""
 
