@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,14 @@ def test_record_survives_the_agent(tmp_path: Path) -> None:
     assert load_record(tmp_path) == record
     (tmp_path / "record.json").write_text("{")
     assert load_record(tmp_path) is None
+
+
+def test_pods_may_have_addresses_of_another_network(tmp_path: Path) -> None:
+    """kube-apiserver's proxy goes to none on loopback: nothing that needs it could be tested."""
+    addresses = Addresses(tmp_path / "addresses.json", IPv4Network("10.64.0.0/30"))
+
+    assert {addresses.for_pod(uid, "p") for uid in "ab"} == {"10.64.0.1", "10.64.0.2"}
+    assert addresses.for_node("n").startswith("127.60.")
 
 
 def test_addresses_are_kept_and_never_shared(tmp_path: Path) -> None:
