@@ -1,6 +1,7 @@
 """Loads of Parquet files by Spark: `rezone load` beside the DataFrame writer, and Spark's Parquet.
 
-    PYTHONPATH=operator python benchmarks/spark_load.py [--mb 50] [--runs 1] [--ways load,writer]
+    PYTHONPATH=operator python benchmarks/spark_load.py [--mb 50 | --rows 100000] [--rounds 1]
+        [--ways load,writer,parquet,jdbc] [--sizes "100 bytes,1 KiB"] [--loads 2]
 
 Rows of 100 bytes and of 1 KiB under random keys, in one file for each of two tasks; three nodes,
 twelve partitions, three replicas each, empty at first. In turn:
@@ -8,9 +9,11 @@ twelve partitions, three replicas each, empty at first. In turn:
 - load: the load job (sorted runs), then again under another name: the zone is in use then.
 - writer: `DataFrame.write.format("rezone")`, the ordinary write path in the order of the files.
 - parquet: Spark reads the same files and writes them, unsorted, to the disk.
+- jdbc: Spark reads the same files and inserts them into a table of PostgreSQL with the same key, in
+  batches of 10,000 rows; one server, fsync on.
 
-Seconds of processor time are those of all nodes until every replica has applied the rows, and of
-Spark with all its processes; wall time is the job's own, without Spark's start. The same script in
+Seconds of processor time are those of all nodes until every replica has applied the rows (of the
+server until it has them), and of Spark with all its processes; wall time is the job's own, without Spark's start. The same script in
 the tree of another version measures that version.
 """
 
@@ -31,6 +34,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from harness import jdbc
 from harness.zone import Zone, cpu_of
 from replica_cluster import cluster
 
@@ -48,6 +52,8 @@ import json, sys, time
 from pyspark.sql import SparkSession
 way, source, target, bootstrap, state, name = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = spark.config("spark.ui.showConsoleProgress", "false")
+spark = spark.config("spark.driver.extraClassPath", state if way == "jdbc" else "")
 spark = spark.config("spark.log.level", "ERROR").getOrCreate()
 spark.sparkContext.parallelize([1], 1).map(lambda x: x).collect()  # workers have begun
 begun = time.monotonic()
@@ -61,6 +67,9 @@ elif way == "writer":
     datasource.register(spark)
     frame = spark.read.parquet(source)
     frame.write.format("rezone").mode("append").options(bootstrap=bootstrap).save()
+elif way == "jdbc":
+    properties = json.loads(name)
+    spark.read.parquet(source).write.jdbc(bootstrap, target, "append", properties)
 else:
     spark.read.parquet(source).write.mode("overwrite").parquet(target)
 print(json.dumps({"wall": time.monotonic() - begun}), flush=True)
@@ -99,6 +108,11 @@ def _tree(pid: int) -> Iterator[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 yield from _tree(int(child))
+
+
+def _cpu_of_tree(pid: int) -> float:
+    """Return the processor time of a process and all it has started, with those that ended."""
+    return sum(cpu_of(each, ended=True) for each in _tree(pid))
 
 
 def _run(arguments: list[str]) -> tuple[float, float]:
@@ -164,11 +178,36 @@ def _of_zone(way: str, source: Path, count: int, jobs: int) -> list[Cost]:
     return found
 
 
+def _of_postgres(source: Path) -> list[Cost]:
+    directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
+    columns = ", ".join(f"{name} bytea" for name in arrow_schema_of(TableSchema()).names)
+    try:
+        postgres = jdbc.serve(directory, columns)
+        try:
+            key = TableSchema().primary_key[0]
+            postgres.sql(f"ALTER TABLE {jdbc.TABLE} ADD PRIMARY KEY ({key})")
+            before = _cpu_of_tree(postgres.pid)
+            properties = json.dumps(jdbc.PROPERTIES)
+            wall, spark = _run(
+                ["jdbc", str(source), jdbc.TABLE, jdbc.url(postgres), jdbc.driver(), properties]
+            )
+            return [Cost(wall, spark, _cpu_of_tree(postgres.pid) - before)]
+        finally:
+            postgres.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def _measure(way: str, source: Path, count: int, loads: int) -> dict[str, Cost]:
     if way == "parquet":
         with tempfile.TemporaryDirectory(prefix="rezone-bench-") as target:
             wall, spark = _run([way, str(source), target, "", "", ""])
         return {"Parquet": Cost(wall, spark, 0)}
+    if way == "jdbc":
+        if why := jdbc.missing():
+            print(f"  without PostgreSQL: {why}")
+            return {}
+        return {"JDBC, PostgreSQL": _of_postgres(source)[0]}
     names = (
         ("load, empty zone", "load, used zone")[:loads] if way == "load" else ("DataFrame writer",)
     )
@@ -178,28 +217,29 @@ def _measure(way: str, source: Path, count: int, loads: int) -> dict[str, Cost]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--mb", type=int, default=50, help="values per run and size")
-    parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--ways", default="load,writer,parquet")
+    parser.add_argument("--mb", type=int, default=50, help="values per round and size")
+    parser.add_argument("--rows", type=int, help="rows per round and size, in place of --mb")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--ways", default="load,writer,parquet,jdbc")
     parser.add_argument("--sizes", default="100 bytes,1 KiB")
     parser.add_argument("--loads", type=int, choices=(1, 2), default=2, help="into one zone")
     given = parser.parse_args()
     for name in given.sizes.split(","):
         size = _SIZES[name]
-        count = given.mb * 10**6 // size
-        print(f"{count:,} rows of {name}; medians of {given.runs}; seconds a million rows")
+        count = given.rows or given.mb * 10**6 // size
+        print(f"{count:,} rows of {name}; medians of {given.rounds}; seconds a million rows")
         print(f"  {'':20}{'wall':>8}{'spark':>8}{'nodes':>8}{'cpu':>8}", flush=True)
         found: dict[str, list[Cost]] = {}
         with tempfile.TemporaryDirectory(prefix="rezone-bench-") as directory:
             source = Path(directory) / "in"
             _write_files(source, count, size)
-            for _ in range(given.runs):
+            for _ in range(given.rounds):
                 for way in given.ways.split(","):
                     for what, cost in _measure(way, source, count, given.loads).items():
                         found.setdefault(what, []).append(cost)
-                        if given.runs == 1:
+                        if given.rounds == 1:
                             _print(what, [cost], count)
-        if given.runs > 1:
+        if given.rounds > 1:
             for what, costs in found.items():
                 _print(what, costs, count)
 

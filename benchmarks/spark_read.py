@@ -1,16 +1,19 @@
 """Spark reading a zone: against the same rows in Parquet, and of few rows against all of them.
 
     PYTHONPATH=operator python benchmarks/spark_read.py [--rows 1000000] [--rounds 5]
-        [--partitions 4] [--nodes 2] [--cores 2] [--one-of 10000]
+        [--partitions 4] [--nodes 2] [--cores 2] [--one-of 10000] [--peers postgres]
 
 Data nodes are processes of their own, Spark runs in local mode. All rows, of about 150 bytes, are
-read into nothing (`noop`), from the zone and from Parquet files on the local disk that have the
-same rows. Then one of so many rows is asked for: by primary key, by an index, and by a scan of all
+read into nothing (`noop`): from the zone, from Parquet files on the local disk and from PostgreSQL
+by JDBC (as many tasks as partitions, 10,000 rows fetched at a time), which have the same rows.
+Then one of so many rows is asked for: by primary key, by an index, and by a scan of all
 rows that Spark filters. A round does each once, in turn; the first round is not counted. Medians
-with the least and the most, and ratios. Goals: 0.5 of Parquet's rate, few rows 50 times faster.
+with the least and the most, and ratios. Goals: 0.5 of Parquet's rate, 3 times JDBC's, few rows 50
+times faster.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -18,11 +21,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from harness import jdbc
+from harness.peers import Postgres
 from harness.zone import SCHEMA, Zone, running_zone, write_all
 
 from rezone.client import col
@@ -32,7 +37,7 @@ ROWS_PER_BATCH = 20_000
 KEYS_MAX = 1024
 """So many keys of a filter are read by key."""
 
-GOAL_PARQUET, GOAL_FILTER = 0.5, 50.0
+GOAL_PARQUET, GOAL_JDBC, GOAL_FILTER = 0.5, 3.0, 50.0
 
 
 def load(zone: Zone, rows: int, one_of: int) -> None:
@@ -51,7 +56,24 @@ def load(zone: Zone, rows: int, one_of: int) -> None:
         write_all(client, batches)
 
 
-def session(cores: int, directory: Path) -> Any:
+@contextlib.contextmanager
+def postgres_of(given: argparse.Namespace, directory: Path) -> Iterator[Postgres | None]:
+    """Run PostgreSQL with an empty table; None where it is not wanted, or not here."""
+    why = jdbc.missing()
+    if "postgres" not in given.peers or why:
+        if "postgres" in given.peers:
+            print(f"  without PostgreSQL: {why}")
+        yield None
+        return
+    columns = "id bigint PRIMARY KEY, name text, amount bigint, payload text"
+    postgres = jdbc.serve(directory, columns)
+    try:
+        yield postgres
+    finally:
+        postgres.stop()
+
+
+def session(cores: int, directory: Path, jars: str) -> Any:
     """Return a Spark session in local mode."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the other benchmarks need no Spark
 
@@ -63,6 +85,8 @@ def session(cores: int, directory: Path) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.log.level": "ERROR",
         "spark.local.dir": str(directory),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraClassPath": jars,
     }
     for name, value in given.items():
         builder = builder.config(name, value)
@@ -70,15 +94,18 @@ def session(cores: int, directory: Path) -> Any:
 
 
 def reads(
-    spark: Any, zone: Zone, parquet: str, given: argparse.Namespace
+    spark: Any, zone: Zone, parquet: str, postgres: Postgres | None, given: argparse.Namespace
 ) -> dict[str, Callable[[], Any]]:
     """Return what is measured, each as a DataFrame that is made for each read."""
     from rezone.transfer.datasource import read_table  # noqa: PLC0415 - imports pyspark
 
     address = str(zone.coordinator.nodes[0].address)
     wanted = list(range(0, given.rows, given.one_of))[:KEYS_MAX]
+    peers: dict[str, Callable[[], Any]] = {"parquet": lambda: spark.read.parquet(parquet)}
+    if postgres is not None:
+        peers["jdbc"] = lambda: jdbc.frame(spark, postgres, "id", given.rows, given.partitions)
     return {
-        "parquet": lambda: spark.read.parquet(parquet),
+        **peers,
         "zone": lambda: read_table(spark, address),
         "by scan": lambda: read_table(spark, address).where("amount = 0"),
         "by index": lambda: read_table(spark, address, filter=col("amount") == 0),
@@ -109,33 +136,53 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--one-of", type=int, default=10_000)
+    parser.add_argument("--peers", default="postgres", help="may be empty")
     given = parser.parse_args()
     if importlib.util.find_spec("pyspark") is None:
         print("  no pyspark is installed here: make spark-env")
         return
     directory = Path(tempfile.mkdtemp(prefix="rezone-spark-read-"))
-    by_amount = (Index("by_amount", ("amount",)),)
     try:
-        with running_zone(given.nodes, given.partitions, 1, indexes=by_amount) as zone:
-            load(zone, given.rows, given.one_of)
-            spark = session(given.cores, directory)
-            try:
-                made = reads(spark, zone, str(directory / "rows"), given)
-                made["zone"]().write.parquet(str(directory / "rows"))
-                few = made["by scan"]().count()
-                if not made["by index"]().count() == few == -(-given.rows // given.one_of):
-                    raise SystemExit("the index has other rows than the scan")
-                seconds = measured(made, given.rounds)
-            finally:
-                spark.stop()
+        few, seconds = run(given, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+    tell(given.rows, few, seconds)
+
+
+def run(given: argparse.Namespace, directory: Path) -> tuple[int, dict[str, list[float]]]:
+    """Return how many rows a filter finds, and the seconds of each read."""
+    by_amount = (Index("by_amount", ("amount",)),)
+    with (
+        running_zone(given.nodes, given.partitions, 1, indexes=by_amount) as zone,
+        postgres_of(given, directory) as postgres,
+    ):
+        load(zone, given.rows, given.one_of)
+        spark = session(given.cores, directory, jdbc.driver() if postgres else "")
+        try:
+            made = reads(spark, zone, str(directory / "rows"), postgres, given)
+            made["zone"]().write.parquet(str(directory / "rows"))
+            if postgres is not None:
+                made["parquet"]().write.jdbc(
+                    jdbc.url(postgres), jdbc.TABLE, "append", jdbc.PROPERTIES
+                )
+            few = made["by scan"]().count()
+            if not made["by index"]().count() == few == -(-given.rows // given.one_of):
+                raise SystemExit("the index has other rows than the scan")
+            return few, measured(made, given.rounds)
+        finally:
+            spark.stop()
+
+
+def tell(rows: int, few: int, seconds: dict[str, list[float]]) -> None:
+    """Print medians and ratios."""
     median = {name: statistics.median(each) for name, each in seconds.items()}
-    print(f"  {given.rows} rows, {few} of them by a filter; seconds: median (least to most)")
+    print(f"  {rows} rows, {few} of them by a filter; seconds: median (least to most)")
     for name, each in seconds.items():
-        rate = f"{given.rows / median[name] / 1e6:6.2f} million rows/s" if "by" not in name else ""
+        rate = f"{rows / median[name] / 1e6:6.2f} million rows/s" if "by" not in name else ""
         print(f"  {name:9} {median[name]:7.3f} ({min(each):.3f} to {max(each):.3f}) {rate}")
     print(f"  zone/parquet {median['parquet'] / median['zone']:.2f} (goal {GOAL_PARQUET})")
+    if "jdbc" in median:
+        print(f"  zone/jdbc {median['jdbc'] / median['zone']:.1f} (goal {GOAL_JDBC:.0f})")
     for name in ("by index", "by key"):
         print(f"  {name}/scan {median['by scan'] / median[name]:.1f} (goal {GOAL_FILTER:.0f})")
 

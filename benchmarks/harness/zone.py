@@ -141,10 +141,10 @@ class Zone:
             poller.join(_POLL_MS / 1000 + 1)
 
 
-def cpu_of(pid: int) -> float:
-    """Return the CPU time that a process has used, in seconds."""
+def cpu_of(pid: int, *, ended: bool = False) -> float:
+    """Return the CPU time that a process has used, in seconds; with its children that ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return sum(map(int, fields[11 : 15 if ended else 13])) / _TICKS
 
 
 def switches_of(pid: int) -> int:

@@ -136,6 +136,13 @@ class Proxy:
         for pair in pairs:
             _end(pair.node)
 
+    def end_all(self) -> None:
+        """Close both ends of what is open, as a machine does that restarts."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            pair.close()
+
     def close(self) -> None:
         """End everything."""
         self.lets_in = False

@@ -28,6 +28,7 @@ from bulk_commands_kit import (
     stored,
     submitted,
 )
+from iceberg_kit import lake, rows_of
 from replica_cluster import FAST, Coordinator, cluster
 
 import rezone
@@ -270,6 +271,9 @@ def test_examples_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 STAGING=tmp_path / "staging",
             )
             assert table.scan().sort_by("id").to_pylist() == first + later
+            lake(tmp_path / "lake", monkeypatch)
+            example("cdc_to_iceberg", TABLE="lake.shop.orders", CHECKPOINT=tmp_path / "cdc")
+            assert rows_of("lake.shop.orders") == first + later
             example("verify_migration", STEP="after")
         example(
             "join_two_zones",

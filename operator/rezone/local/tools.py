@@ -77,6 +77,14 @@ _TOOLS = {
         (0, 37),
         "olm",
     ),
+    # It tells no version, either.
+    "gofakes3": _Tool(
+        "github.com/johannesboyne/gofakes3/cmd/gofakes3",
+        ("--help",),
+        (1, 2),
+        (1, 2),
+        "objectstore",
+    ),
     "prometheus": _Tool(
         "github.com/prometheus/prometheus/cmd/prometheus",
         ("--version",),

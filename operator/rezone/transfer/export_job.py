@@ -8,6 +8,9 @@ again with the same directory: it keeps the time that it has begun with, and the
 whole. A task that runs twice writes the same file. So what is there in the end are the zone's rows
 as of that time, each once.
 
+With `--iceberg` these files become the content of an Iceberg table, by one commit that is not made
+again when the job is.
+
 The time must stay within the zone's version retention until the last part is read. The last line of
 the output is one JSON object; the exit code is 0 when the export is whole, else 2.
 """
@@ -40,6 +43,7 @@ from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.progress import Counted, Phase, unit
 from rezone.transfer.bulk.sides import now_of
 from rezone.transfer.bulk.units import Runner
+from rezone.transfer.iceberg.exports import check_table, publish
 from rezone.transfer.options import SourceOptions
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.messages import ZoneConfig
@@ -56,6 +60,8 @@ def export(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]
     with options.client() as client:
         config = client.config
         partitions = len(client.segments())
+    if given.iceberg:
+        check_table(given.iceberg, config.zone_uid)
     done = directory.noted(MANIFEST)
     if done is not None:
         manifest = msgspec.json.decode(done, type=ExportManifest)
@@ -64,6 +70,10 @@ def export(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]
         plan = _planned(given, directory, options, config, given.parts or max(partitions, 8))
         manifest = _exported(run, directory, options, plan)
     directory.remove(HIDDEN)
+    published = {}
+    if given.iceberg:
+        snapshot = publish(given.iceberg, directory, manifest)
+        published = {"table": given.iceberg, "snapshot": str(snapshot)}
     return 0, {
         "job": "export",
         "zone": manifest.zone,
@@ -73,6 +83,7 @@ def export(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]
         "files": len(manifest.parts),
         "fileBytes": manifest.file_bytes,
         "again": done is not None,
+        **published,
         "seconds": round(time.monotonic() - begun, 3),
     }
 
@@ -214,12 +225,15 @@ def _joined(batches: list[Any]) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    parser = argparse.ArgumentParser(prog="export_job", description="Export a zone to Parquet.")
+    parser = argparse.ArgumentParser(prog="export_job", description="Export a zone to Parquet or Iceberg.")
     add_zone_arguments(parser)
     parser.add_argument("--to", required=True, help="a directory, empty or of the same export")
     parser.add_argument("--as-of", type=int, help="microseconds since 1970")
     parser.add_argument(
         "--parts", type=int, help="how many files; default: as many as partitions, at least 8"
+    )
+    parser.add_argument(
+        "--iceberg", metavar="CATALOG.NAMESPACE.TABLE", help="make the files this table's content"
     )
     return run_main(parser, export, arguments)
 

@@ -166,13 +166,26 @@ def verify(
     type=click.IntRange(1, 65_536),
     help="How many; default: as many as partitions, at least 8.",
 )
+@click.option(
+    "--iceberg",
+    metavar="CATALOG.NAMESPACE.TABLE",
+    help="Make the files the content of this Iceberg table.",
+)
 @_common
-def export(*, zone: str, to: str, as_of: int | None, files: int | None, **common: Any) -> None:
-    """Export ZONE as of one time to Parquet files in the directory URI.
+def export(
+    *,
+    zone: str,
+    to: str,
+    as_of: int | None,
+    files: int | None,
+    iceberg: str | None,
+    **common: Any,
+) -> None:
+    """Export ZONE as of one time to Parquet files in the directory URI, or to an Iceberg table.
 
     The same command goes on with one that has not ended. Exit code: 0 whole, 2 not.
     """
-    _run("export", zone, _given(_flags(to=to, as_of=as_of, parts=files)), **common)
+    _run("export", zone, _given(_flags(to=to, as_of=as_of, parts=files, iceberg=iceberg)), **common)
 
 
 @click.command("load")

@@ -86,7 +86,10 @@ def _told(result: Mapping[str, Any], log: str) -> tuple[int, str]:
         case "export":
             rows, files = number_of(result, "rows"), number_of(result, "files")
             as_of, digest = number_of(result, "asOf"), text_in(result["digest"])
-            return 0, f"{rows:,} rows as of {as_of} are in {files:,} files, digest {digest}"
+            said = f"{rows:,} rows as of {as_of} are in {files:,} files, digest {digest}"
+            if "table" in result:
+                said += f"; they are the content of {text_in(result['table'])}"
+            return 0, said
         case _:
             raise ValueError("no job")
 
