@@ -75,9 +75,9 @@ COPY operator operator
 RUN --mount=type=secret,id=ca uv sync --extra data-node --extra tracing && ./finish-venv.sh /opt/venv /out
 
 FROM builder AS spark-venv
-RUN --mount=type=secret,id=ca uv sync --extra spark --no-install-project
+RUN --mount=type=secret,id=ca uv sync --extra spark --extra iceberg --no-install-project
 COPY operator operator
-RUN --mount=type=secret,id=ca uv sync --extra spark && ./finish-venv.sh /opt/venv /out
+RUN --mount=type=secret,id=ca uv sync --extra spark --extra iceberg && ./finish-venv.sh /opt/venv /out
 
 # --- The images ------------------------------------------------------------------------------------
 FROM scratch AS runtime

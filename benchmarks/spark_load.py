@@ -13,8 +13,8 @@ twelve partitions, three replicas each, empty at first. In turn:
   batches of 10,000 rows; one server, fsync on.
 
 Seconds of processor time are those of all nodes until every replica has applied the rows (of the
-server until it has them), and of Spark with all its processes; wall time is the job's own, without Spark's start. The same script in
-the tree of another version measures that version.
+server until it has them), and of Spark with all its processes; wall time is the job's own, without
+Spark's start. The same script in the tree of another version measures that version.
 """
 
 import argparse

@@ -84,7 +84,10 @@ def test_each_export_is_one_snapshot_whoever_repeats_it(zone: Coordinator, tmp_p
     assert found.properties[exports.ZONE] == "orders"
     assert found.schema().identifier_field_names() == {"id"}
     assert rows_of(NAME) == [*rows(0, 10, "later"), *rows(10, 100)]
-    assert exported(zone, tmp_path / "second") == (0, second | {"again": True, "seconds": pytest.approx(1, abs=60)})
+    assert exported(zone, tmp_path / "second") == (
+        0,
+        second | {"again": True, "seconds": pytest.approx(1, abs=60)},
+    )
     assert len(table_of(NAME).snapshots()) == 2
     old = table_of(NAME).scan(snapshot_id=int(first["snapshot"])).to_arrow()
     assert old.sort_by("id").to_pylist() == rows(0, 200)

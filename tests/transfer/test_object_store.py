@@ -122,15 +122,13 @@ def test_an_export_ends_when_its_store_is_gone_and_goes_on_when_it_is_back(
     code, said = attempt(export, given(zone, to=to), Breaking(go))
     assert code == job.FAILED
     assert time.monotonic() - begun[0] < GIVES_UP_SECONDS
-    assert "OSError" in said["error"] or "error" in said["error"].lower()
+    assert "AWS Error" in said["error"]
     store.proxy.lets_in = True
     run = Here()
     code, said = attempt(export, given(zone, to=to), run)
     assert (code, said["rows"]) == (0, ROWS), said
     assert run.ran[0][0].before == 1, "the part that was whole was written again"
-    assert {file.name for file in Directory(to).found()} == {
-        name for name in (each.name for each in Directory(to).found()) if name.startswith("part-")
-    }
+    assert len(Directory(to).found()) == said["files"], "a part of a file counts as one"
 
 
 def test_a_file_is_whole_or_not_there(store: ObjectStore) -> None:
@@ -141,11 +139,16 @@ def test_a_file_is_whole_or_not_there(store: ObjectStore) -> None:
     directory = Directory(store.uri("notes"))
     directory.note("note.json", b"before")
     batch = pa.RecordBatch.from_pylist(rows(0, ROWS))
-    with pytest.raises(OSError), directory.written("note.json") as stream:  # noqa: PT011 - Arrow's
-        stream.write(b"half")
-        store.proxy.lets_in = False
-        store.proxy.end_all()
-        for _ in range(8):
-            stream.write(batch.columns[1].buffers()[2])
+
+    def write() -> None:
+        with directory.written("note.json") as stream:
+            stream.write(b"half")
+            store.proxy.lets_in = False
+            store.proxy.end_all()
+            for _ in range(8):
+                stream.write(batch.columns[1].buffers()[2])
+
+    with pytest.raises(OSError, match=r"AWS Error"):
+        write()
     store.proxy.lets_in = True
     assert directory.noted("note.json") == b"before"

@@ -225,7 +225,9 @@ def _joined(batches: list[Any]) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    parser = argparse.ArgumentParser(prog="export_job", description="Export a zone to Parquet or Iceberg.")
+    parser = argparse.ArgumentParser(
+        prog="export_job", description="Export a zone to Parquet or Iceberg."
+    )
     add_zone_arguments(parser)
     parser.add_argument("--to", required=True, help="a directory, empty or of the same export")
     parser.add_argument("--as-of", type=int, help="microseconds since 1970")

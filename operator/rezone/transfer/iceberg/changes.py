@@ -71,10 +71,8 @@ def merge_changes(table: str, *, key: Sequence[str]) -> Apply:
         def stage(batch: "_Batch") -> None:
             written = batch.written(columns)
             rewritten = batch.without(_keys_of(written), columns)
-            batch.commit(
-                added=[each.path for each in (*written, *rewritten)],
-                removed=[each.old for each in rewritten],
-            )
+            added = [each.path for each in written] + [each.path for each in rewritten]
+            batch.commit(added=added, removed=[each.old for each in rewritten])
 
         _Batches(str(target), rows, columns).write(frame, batch_id, stage)
 
@@ -233,7 +231,8 @@ class _Rewrite:
                 before = self.files.read(old)
                 after = before.join(self.keys, list(self.key), join_type="left anti")
                 if after.num_rows < before.num_rows:
-                    path = self.files.write(after.select(before.schema.names))
+                    # A join forgets which columns may be null.
+                    path = self.files.write(after.select(before.schema.names).cast(before.schema))
                     yield pa.RecordBatch.from_pydict({"old": [old], "path": [path]})
 
 

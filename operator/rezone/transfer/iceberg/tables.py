@@ -38,7 +38,7 @@ class IcebergTable:
     """A table of a catalog, which need not be there yet."""
 
     def __init__(self, name: str) -> None:
-        """Raises ValueError for a name of another form, without pyiceberg, and for no catalog."""
+        """Take a name; ValueError for one of another form, without pyiceberg, and no catalog."""
         try:
             from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
             from pyiceberg.utils.config import Config  # noqa: PLC0415 - an extra
