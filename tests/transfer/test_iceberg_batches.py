@@ -14,7 +14,7 @@ from iceberg_kit import lake, rows_of, table_of
 pytest.importorskip("pyiceberg")
 pytest.importorskip("pyspark.sql")
 
-from rezone.transfer.iceberg import changes, tables  # noqa: E402 - imports pyspark
+from rezone.transfer.iceberg import changes, tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(120)]
 CURRENT, LOG = "lake.shop.orders", "lake.shop.order_changes"
@@ -30,8 +30,7 @@ class Frame:
     @property
     def schema(self) -> Any:
         """Return Spark's schema."""
-        from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
-        from pyspark.sql.types import LongType, StringType  # noqa: PLC0415
+        from pyspark.sql.types import LongType, StringType, StructField, StructType  # noqa: PLC0415  # noqa: PLC0415
 
         key = StructField("id", LongType(), nullable=False)
         operation = StructField("_operation", StringType(), nullable=False)
