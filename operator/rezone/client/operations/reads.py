@@ -19,7 +19,7 @@ from rezone.client.requests.sharing import SHARING_ROWS_MAX
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire.codec import bodies
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import RezoneError
+from rezone.wire.errors import LimitExceededError, RezoneError
 from rezone.wire.messages import AGE_UNKNOWN_MS, Message, PartitionId, ReadRequest, ReadResult
 
 Part = tuple[PartitionId, bytes]
@@ -90,9 +90,20 @@ class Reads:
         self._shared = SharedReads(dispatcher, budget, settings, clock=clock)
 
     def newest(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> Any:
-        """Return the rows of these keys as a table, by their leaders; of a time when given."""
+        """Return the rows of these keys as a table, by their leaders; of a time when given.
+
+        Keys whose rows do not fit into one answer are asked for in halves.
+        """
         submitted = self.submit(codec, keys, as_of)
-        return submitted.rows(submitted.future.result())
+        try:
+            return submitted.rows(submitted.future.result())
+        except LimitExceededError:
+            batch = batches.conform(keys, codec.key_schema)
+            if batch.num_rows < 2:  # noqa: PLR2004 - a key has no half
+                raise
+            half = batch.num_rows // 2
+            parts = (batch.slice(0, half), batch.slice(half))
+            return pa.concat_tables([self.newest(codec, part, as_of) for part in parts])
 
     def submit(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> SubmittedRead:
         """Ask for the rows of these keys as `newest` does, and do not wait for them."""

@@ -45,9 +45,19 @@ from rezone.storage.transactions.intents import overlaid
 from rezone.wire.codec.bodies import from_ipc
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.rows import ROW_ID_PREFIX_BYTES, RowCodec
-from rezone.wire.errors import CorruptionError, NotReadyError, OverloadedError, RezoneError
+from rezone.wire.errors import (
+    CorruptionError,
+    LimitExceededError,
+    NotReadyError,
+    OverloadedError,
+    RezoneError,
+)
 from rezone.wire.messages import OwnWrites, ReadRequest, Role
 
+ANSWER_BYTES_MAX = 48 << 20
+"""An answer's rows have so many bytes at most, and a frame has room for their keys, too."""
+
+_SLICE_KEYS: Final = 64
 _READ_BYTES: Final = 2_000
 """What a waiting read takes beside its keys: request, answer, deadline, what it waits for."""
 _ROW_ID_BYTES: Final = 100
@@ -346,10 +356,13 @@ def reading(replica: ReplicaState, as_of: int | None) -> Iterator[None]:
 
 
 def read_keys(replica: ReplicaState, read: KeyRead, codec: RowCodec) -> Any:
-    """Return the typed batch of the rows found; only when the read may be answered."""
+    """Return the typed batch of the rows found; only when the read may be answered.
+
+    LimitExceededError when they are more than one answer may have.
+    """
     with reading(replica, None if read.own is not None else read.as_of):
         if read.own is None:
-            values = replica.store.reader.newest(read.row_ids, read.as_of)
+            values = _values(replica, read)
         else:
             _require_since(replica, read.row_ids, read.own.times.read_time)
             values = own_values(replica, read.row_ids, read.own)
@@ -363,6 +376,24 @@ def read_keys(replica: ReplicaState, read: KeyRead, codec: RowCodec) -> Any:
 @entry
 def _require_since(replica: ReplicaState, row_ids: list[bytes], read_time: int) -> None:
     replica.serving.require_since(pa.array(row_ids, pa.binary()), read_time)
+
+
+def _values(replica: ReplicaState, read: KeyRead) -> list[bytes | None]:
+    """Return the rows' values, a slice of the keys at a time: more than fit are never in memory."""
+    values: list[bytes | None] = []
+    size = 0
+    for start in range(0, len(read.row_ids), _SLICE_KEYS):
+        keys = read.row_ids[start : start + _SLICE_KEYS]
+        found = replica.store.reader.newest(keys, read.as_of)
+        size += sum(len(value) for value in found if value is not None)
+        if size > ANSWER_BYTES_MAX:
+            raise LimitExceededError(
+                f"the rows of these {len(read.row_ids)} keys have more than {ANSWER_BYTES_MAX} "
+                "bytes; ask for fewer at once",
+                limit=ANSWER_BYTES_MAX,
+            )
+        values += found
+    return values
 
 
 def own_values(replica: ReplicaState, row_ids: list[bytes], own: OwnWrites) -> list[bytes | None]:
