@@ -31,6 +31,14 @@ class Noted:
             self.runner.lock.release()
         return free and not self.runner.applying.locked()
 
+    def do_send(self, *, inline: bool) -> None:
+        """Note that followers are sent something."""
+        self._note("send here" if inline else "send")
+
+    def note_answer(self, outcome: str) -> None:
+        """Note an answer."""
+        self._note(f"answer {outcome}")
+
     def do_touched(self, *, at_once: bool) -> None:
         """Note a change of the report."""
         self._note("report at once" if at_once else "report")
@@ -75,8 +83,10 @@ def part(noted: Noted) -> Part:
 
 
 def all_of_it(runner: Runner) -> None:
-    """Ask for everything, some of it twice."""
+    """Ask for everything but answers, some of it twice."""
     runner.run(inline=True)
+    runner.send()
+    runner.send(inline=True)
     runner.restream()
     runner.touched(at_once=True)
     runner.touched(at_once=False)
@@ -86,9 +96,48 @@ def all_of_it(runner: Runner) -> None:
 def test_what_a_step_asks_for_is_done_once_and_without_the_lock(noted: Noted, part: Part) -> None:
     """Who waits for the lock would wait for a network, and two replicas for each other."""
     assert part.change(all_of_it) == "done"
-    assert noted.done == ["report at once", "stream", "run here"]
+    assert noted.done == ["send here", "report at once", "stream", "run here"]
     part.change(lambda _: None)
-    assert len(noted.done) == 3, "done twice"
+    assert len(noted.done) == 4, "done twice"
+
+
+def test_answers_leave_after_what_they_speak_of_and_without_the_lock(
+    noted: Noted, part: Part
+) -> None:
+    """A client's answer would wait for a lock, or a replica stand still after one that fails."""
+
+    def broken(_: str) -> None:
+        raise ZeroDivisionError
+
+    def answers(runner: Runner) -> None:
+        runner.run(inline=False)
+        runner.answer(noted.note_answer, "first")
+        runner.answer(noted.note_answer, "second")
+        runner.answer(broken, "third")
+        runner.send()
+
+    with pytest.raises(ZeroDivisionError):
+        part.change(answers)
+    assert noted.done == ["send", "answer first", "answer second", "run"]
+
+
+def test_a_step_is_not_begun_where_another_thread_has_the_lock_for_long(
+    noted: Noted, part: Part
+) -> None:
+    """The thread that ticks for all replicas would wait for the disk of one."""
+    begun: list[bool] = []
+
+    def try_another(_: Runner) -> None:
+        thread = threading.Thread(target=lambda: begun.append(noted.runner.begin(0)))
+        thread.start()
+        thread.join(WAIT_SECONDS)
+
+    part.change(try_another)
+    assert begun == [False]
+    assert noted.runner.begin(0)
+    noted.runner.run(inline=False)
+    noted.runner.end()
+    assert noted.done == ["run"]
 
 
 def test_a_step_within_a_step_belongs_to_it(noted: Noted, part: Part) -> None:
@@ -101,7 +150,7 @@ def test_a_step_within_a_step_belongs_to_it(noted: Noted, part: Part) -> None:
 
     part.change(nested)
     # Before the stream, whose messages may block: a new leader's first sync is in the job.
-    assert noted.done == ["report at once", "run", "stream"], "not by this thread: one was in haste"
+    assert noted.done == ["send here", "report at once", "run", "stream"], "one was in haste"
 
 
 def test_a_step_that_is_refused_does_what_it_has_asked_for(noted: Noted, part: Part) -> None:
@@ -120,7 +169,9 @@ def test_a_step_that_is_refused_does_what_it_has_asked_for(noted: Noted, part: P
 def test_outside_of_a_step_all_is_done_at_once(noted: Noted) -> None:
     """What a thread without the lock asks for would wait for the next step."""
     all_of_it(noted.runner)
-    assert noted.done == ["run here", "stream", "report at once", "report", "stream"]
+    noted.runner.answer(noted.done.append, "answer")
+    told = ["run here", "send", "send here", "stream", "report at once", "report", "stream"]
+    assert noted.done == [*told, "answer"]
 
 
 def test_a_step_of_another_thread_is_not_this_one_s(noted: Noted, part: Part) -> None:
@@ -152,4 +203,4 @@ def test_a_step_alone_keeps_the_job_from_applying(noted: Noted, part: Part) -> N
 def test_what_a_step_alone_asks_for_is_done_without_both_locks(noted: Noted, part: Part) -> None:
     """The job would stand still while a message is sent."""
     part.change_alone(all_of_it)
-    assert noted.done == ["report at once", "stream", "run here"]
+    assert noted.done == ["send here", "report at once", "stream", "run here"]

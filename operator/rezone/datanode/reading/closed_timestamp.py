@@ -35,12 +35,12 @@ class ClosedTimestamp:
         None when none was closed, or the replica does not serve.
         """
         # The ticking thread asks: who holds the lock for longer may wait for a disk that stalls.
-        if not self._replica.lock.acquire(timeout=_LOCK_SECONDS):
+        if not self.runner.begin(_LOCK_SECONDS):
             return None
         try:
             return self._step(Due())
         finally:
-            self._replica.lock.release()
+            self.runner.end()
 
     @entry
     def heard(self, news: ClosedTime) -> None:

@@ -204,7 +204,7 @@ class ReadQueue:
         too many wait.
         """
         if self._ask(as_of, answer, served, held_bytes):
-            answer(None)
+            self.runner.answer(answer, None)
 
     @entry
     def _ask(
@@ -236,25 +236,25 @@ class ReadQueue:
 
     def step(self) -> None:
         """Answer what may be answered, and what has waited for too long; without the lock."""
-        if not self._waiters:
-            return  # one that comes now has the job run again
-        for waiter, outcome in self._outcomes():
-            self._budget.give(waiter.size)
-            waiter.answer(outcome)
+        if self._waiters:  # one that comes now has the job run again
+            self._look()
 
     @entry
-    def _outcomes(self) -> list[tuple[_Waiter, RezoneError | None]]:
+    def _look(self) -> None:
         replica = self._replica
-        outcomes: list[tuple[_Waiter, RezoneError | None]] = []
         for effect in self._reads.step(Ran(_seen(replica))):
             match effect:
                 case Promise(time):
                     replica.write_clock.raise_to(time)
                 case Answer(read):
-                    outcomes.append((self._waiters.pop(read), None))
+                    self._tell(read, None)
                 case Refuse(read, cause):
-                    outcomes.append((self._waiters.pop(read), _error(replica, read, cause)))
-        return outcomes
+                    self._tell(read, _error(replica, read, cause))
+
+    def _tell(self, read: Read, outcome: RezoneError | None) -> None:
+        waiter = self._waiters.pop(read)
+        self._budget.give(waiter.size)
+        self.runner.answer(waiter.answer, outcome)
 
     @property
     def count(self) -> int:

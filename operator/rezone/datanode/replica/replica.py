@@ -150,10 +150,13 @@ class Replica(ReplicaState):
         """Make the stream from the leader fit the state; without any lock."""
         self.host.restream(self)
 
-    def tell_streams(self) -> None:
-        """Have the streams to followers send what was appended; under the lock."""
-        for stream in self.leading.streams.values():
-            stream.wake()
+    def do_send(self, *, inline: bool) -> None:
+        """Have the streams to followers send what was appended; `inline`: by this thread."""
+        for stream in tuple(self.leading.streams.values()):
+            if inline:
+                stream.push()
+            else:
+                stream.wake()
 
     def ask_leases(self) -> None:
         """Ask all followers for leases now; under the lock."""
@@ -182,22 +185,16 @@ class Replica(ReplicaState):
             self.intake.arrivals.add(Arrival(request, prepared, reply))
             self.wake()
             return
-        streams = self._take(request, prepared, reply, inline=inline)
-        if streams is None:
-            return
-        for stream in streams:
-            stream.push()
-        self.move_on(inline=inline)
+        self._take(request, prepared, reply, inline=inline)
 
     @entry
-    def _take(
-        self, request: Change, prepared: PreparedRows, reply: Reply, *, inline: bool
-    ) -> list[ProducerStream] | None:
-        """Append a write; the streams that this thread has to push, None if the write waits."""
-        if not self._admits(request, prepared, reply):
-            return None
-        self.write_now(request, prepared, reply, tell=not inline)
-        return list(self.leading.streams.values()) if inline else []
+    def _take(self, request: Change, prepared: PreparedRows, reply: Reply, *, inline: bool) -> None:
+        """Append a write, and go on with it; not one that waits its turn."""
+        if self._admits(request, prepared, reply):
+            self.write_now(request, prepared, reply)
+            if inline:
+                self.runner.send(inline=True)
+            self.move_on(inline=inline)
 
     def _admits(self, request: Change, prepared: PreparedRows, reply: Reply) -> bool:
         """Whether a write may go on now; not one that is refused, nor one that waits its turn."""
@@ -208,18 +205,17 @@ class Replica(ReplicaState):
 
     def _take_arrivals(self) -> None:
         """Append what has come since the job's last run, and send it to the followers."""
-
-        def take(arrival: Arrival) -> None:
-            if self._admits(*arrival):
-                self.write_now(*arrival, tell=False)
-
-        for stream in self._append_arrivals(take):
-            stream.push()
+        if self.intake.arrivals:
+            self._append_arrivals()
 
     @entry
-    def _append_arrivals(self, take: Callable[[Arrival], None]) -> list[ProducerStream]:
-        taken = self.intake.append_arrivals(take)
-        return list(self.leading.streams.values()) if taken else []
+    def _append_arrivals(self) -> None:
+        def take(arrival: Arrival) -> None:
+            if self._admits(*arrival):
+                self.write_now(*arrival)
+
+        self.intake.append_arrivals(take)
+        self.runner.send(inline=True)
 
     @entry
     def require_may_lead(self) -> None:
@@ -231,14 +227,12 @@ class Replica(ReplicaState):
         if not self.leads and not self.transfer.eager:
             raise self.not_leader()
 
-    def write_now(
-        self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
-    ) -> None:
-        """Append a write, or hold it while it has to wait; under the lock; `tell` the streams."""
+    def write_now(self, request: Change, prepared: PreparedRows, reply: Reply) -> None:
+        """Append a write, or hold it while it has to wait; under the lock."""
         if self.must_wait(request, prepared):
             self.intake.hold(request, prepared, reply)
         else:
-            self.intake.append(request, prepared, reply, tell=tell)
+            self.intake.append(request, prepared, reply)
 
     def must_wait(self, request: Change, prepared: PreparedRows) -> bool:
         """Whether it will soon be known who takes a write, which is not yet; under the lock.
@@ -337,7 +331,7 @@ class Replica(ReplicaState):
 
         Not while another thread has the lock: the thread that ticks is that of all replicas.
         """
-        if not self.lock.acquire(blocking=False):
+        if not self.runner.begin(0):
             return
         try:
             self.due = float("inf")
@@ -346,7 +340,7 @@ class Replica(ReplicaState):
         except (OSError, RezoneError, AssertionError) as error:
             self.fail(error)
         finally:
-            self.lock.release()
+            self.runner.end()
 
     def _tick_duties(self, now: float) -> None:
         if self.leadership is not None:

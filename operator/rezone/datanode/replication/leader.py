@@ -35,7 +35,7 @@ from rezone.datanode.replication.stream import ProducerStream
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.transacting import Transacting
-from rezone.datanode.writing.write import Answer, WriteIntake
+from rezone.datanode.writing.write import WriteIntake
 from rezone.domain.observed.disk_speed import does_well, is_slow
 from rezone.wire.messages import (
     ClosedTime,
@@ -350,8 +350,7 @@ class LeaderDuties:
                 replica.services.tracer.applies()
             store.apply_to(committed)
         # After the rows are applied: who has an answer can read what it wrote.
-        for reply, result in self._has_applied(state, committed):
-            reply(result)
+        self._has_applied(state, committed)
 
     @entry
     def _has_synced(self) -> Leadership | None:
@@ -372,11 +371,12 @@ class LeaderDuties:
             replica.touched(at_once=True)
 
     @entry
-    def _has_applied(self, state: Leadership, committed: int) -> list[Answer]:
-        """Take out what is to be answered, unless another leadership has begun."""
+    def _has_applied(self, state: Leadership, committed: int) -> None:
+        """Answer what may be answered, unless another leadership has begun."""
         replica = self._replica
         replica.positions.note_applied()
-        return self._intake.take_committed(committed) if replica.leadership is state else []
+        if replica.leadership is state:
+            self._intake.answer_committed(committed)
 
     def tick(self, now: float) -> None:
         """Look after what no event wakes: laggards, held commits, followers' commit offsets."""

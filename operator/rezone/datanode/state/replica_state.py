@@ -13,6 +13,7 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import structlog
 
@@ -50,6 +51,7 @@ from rezone.wire.messages import (
 )
 
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class ReplicaState(ABC):
@@ -278,11 +280,8 @@ class ReplicaState(ABC):
         self.restream()
         self.wake()
 
-    def append(self, raw: bytes, *, tell: bool = True) -> int:
-        """Append entries; return the log's end. Under the lock.
-
-        The streams are told, unless the caller says that it will do that (`tell`).
-        """
+    def append(self, raw: bytes) -> int:
+        """Append entries, to be sent after the step; return the log's end. Under the lock."""
         if self.failure:
             raise NotReadyError(f"the replica has failed: {self.failure}")
         try:
@@ -291,8 +290,7 @@ class ReplicaState(ABC):
             self.fail(error)
             raise NotReadyError(f"the log cannot be written: {error}") from error
         self.positions.appended(raw)
-        if tell:
-            self.tell_streams()
+        self.runner.send()
         return end_offset
 
     def note_failure(self, why: str) -> None:
@@ -322,11 +320,19 @@ class ReplicaState(ABC):
         """Have the job run: by the calling thread, if that has time for it and it is short."""
         self.runner.run(inline=inline)
 
+    def answer(self, reply: Callable[[T], None], outcome: T) -> None:
+        """Have a reply called with an outcome."""
+        self.runner.answer(reply, outcome)
+
     def restream(self) -> None:
         """Make the stream from the leader fit the state; without any lock, or after the step."""
         self.runner.restream()
 
     # --- what the runner does after a step -------------------------------------------------------
+
+    @abstractmethod
+    def do_send(self, *, inline: bool) -> None:
+        """Have the streams to followers send what was appended."""
 
     def do_touched(self, *, at_once: bool) -> None:
         """Note that the report has changed."""
@@ -356,10 +362,6 @@ class ReplicaState(ABC):
     @abstractmethod
     def fail(self, error: Exception) -> None:
         """Go on with nothing, because of this; under any of the replica's locks."""
-
-    @abstractmethod
-    def tell_streams(self) -> None:
-        """Have the streams to followers send what was appended; under the lock."""
 
     @abstractmethod
     def ask_leases(self) -> None:

@@ -1,10 +1,11 @@
 """Runs the steps of one replica: the only holder of its lock, and of what it applies.
 
 A method that anybody may call from outside is a way in (`entry`): it waits for the lock and runs as
-one step. What a step notes to be done after it (report the replica, have its job run, fit its
-stream) is done once the lock is let go, once each, whatever the step has raised. A run that this
-thread may do itself comes last. So the parts of a replica take no lock, and need not know whether
-their caller has it. No step waits for `changed`: that would let others step within it.
+one step. What a step notes to be done after it (send what was appended, answer, report the replica,
+have its job run, fit its stream) is done once the lock is let go, in this order, each but an answer
+once, whatever the step has raised. A run that this thread may do itself comes last. So the parts of
+a replica take no lock, and need not know whether their caller has it. No step waits for `changed`:
+that would let others step within it.
 
 An entry that is called within a step belongs to that step. What is noted outside of one is done at
 once.
@@ -24,6 +25,10 @@ T = TypeVar("T")
 class Deeds(Protocol):
     """What is done for a replica after its steps, without its lock."""
 
+    def do_send(self, *, inline: bool) -> None:
+        """Send the followers what was appended: by this thread, if that is `inline`."""
+        ...
+
     def do_touched(self, *, at_once: bool) -> None:
         """Note that the report has changed."""
         ...
@@ -40,6 +45,8 @@ class Deeds(Protocol):
 class Due(NamedTuple):
     """What is to be done after a step: see `Deeds`; None and False: nothing."""
 
+    send: bool | None
+    answers: list[Callable[[], None]]
     touched: bool | None
     restream: bool
     run: bool | None
@@ -55,6 +62,12 @@ class Runner:
         self._thread = 0
         self._depth = 0
         self._is_due = False
+        self._forget_due()
+
+    def _forget_due(self) -> None:
+        self._is_due = False
+        self._send: bool | None = None
+        self._answers: list[Callable[[], None]] = []
         self._touched: bool | None = None
         self._restream = False
         self._run: bool | None = None
@@ -64,11 +77,16 @@ class Runner:
         """Whether the calling thread has a step under way."""
         return self._thread == threading.get_ident()
 
-    def begin(self) -> None:
-        """Wait for the lock, and begin a step, or belong to the one that this thread has begun."""
-        self.lock.acquire()
+    def begin(self, seconds: float = -1) -> bool:
+        """Begin a step, or belong to the one that this thread has begun.
+
+        False where the lock was not free for so many seconds; without that it is waited for.
+        """
+        if not self.lock.acquire(timeout=seconds):
+            return False
         self._depth += 1
         self._thread = threading.get_ident()
+        return True
 
     def end(self) -> None:
         """End a step: let the lock go, then do what is due."""
@@ -83,26 +101,50 @@ class Runner:
             self.lock.release()
             return None
         self._thread = 0
-        due = Due(self._touched, self._restream, self._run) if self._is_due else None
-        if due is not None:
-            self._is_due, self._touched, self._restream, self._run = False, None, False, None
+        due = None
+        if self._is_due:
+            due = Due(self._send, self._answers, self._touched, self._restream, self._run)
+            self._forget_due()
         self.lock.release()
         return due
 
     def do(self, due: Due) -> None:
         """Do what is due after a step. The caller holds no lock of the replica."""
-        touched, restream, run = due
-        if touched is not None:
-            self._deeds.do_touched(at_once=touched)
-        if run is False:
+        if due.send is not None:
+            self._deeds.do_send(inline=due.send)
+        try:
+            for answer in due.answers:
+                answer()
+        finally:
+            self._do_rest(due)
+
+    def _do_rest(self, due: Due) -> None:
+        if due.touched is not None:
+            self._deeds.do_touched(at_once=due.touched)
+        if due.run is False:
             # Before the stream, whose messages may block: a new leader's first sync is in the job.
             self._deeds.do_run(inline=False)
-        if restream:
+        if due.restream:
             self._deeds.do_restream()
-        if run:
+        if due.run:
             self._deeds.do_run(inline=True)
 
     # --- what parts ask for ----------------------------------------------------------------------
+
+    def send(self, *, inline: bool = False) -> None:
+        """Have what was appended sent; by this thread if any that asks in a step has time."""
+        if self.steps:
+            self._is_due, self._send = True, bool(self._send) or inline
+        else:
+            self._deeds.do_send(inline=inline)
+
+    def answer(self, reply: Callable[[T], None], outcome: T) -> None:
+        """Have `reply` called with an outcome."""
+        if self.steps:
+            self._is_due = True
+            self._answers.append(functools.partial(reply, outcome))
+        else:
+            reply(outcome)
 
     def touched(self, *, at_once: bool) -> None:
         """Have the report told that the replica has changed."""

@@ -36,6 +36,10 @@ class Arrivals:
         self._lock = threading.Lock()
         self._waiting: list[Arrival] = []
 
+    def __bool__(self) -> bool:
+        """Whether one waits; any thread may ask."""
+        return bool(self._waiting)
+
     def add(self, arrival: Arrival) -> None:
         """Have a write wait; OverloadedError at the limit on pending bytes."""
         size = arrival.prepared.size

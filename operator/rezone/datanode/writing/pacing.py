@@ -151,9 +151,10 @@ class WritePacer:
             try:
                 self._write_now(waiting.request, waiting.prepared, waiting.reply)
             except RezoneError as error:
-                waiting.reply(error)
+                self._replica.answer(waiting.reply, error)
             except OSError as error:
-                waiting.reply(NotReadyError(f"the log cannot be written: {error}"))
+                refusal = NotReadyError(f"the log cannot be written: {error}")
+                self._replica.answer(waiting.reply, refusal)
             self._replica.wake()
         if self._waiting:
             self._replica.look_again(now + _LOOK_SECONDS)
@@ -161,7 +162,8 @@ class WritePacer:
     def fail_all(self, error: RezoneError) -> None:
         """Answer what waits with an error."""
         while self._waiting:
-            self._take(self._replica.clock.monotonic()).reply(error)
+            waiting = self._take(self._replica.clock.monotonic())
+            self._replica.answer(waiting.reply, error)
 
     def _take(self, now: float) -> _Waiting:
         waiting = self._waiting.popleft()

@@ -54,9 +54,6 @@ from rezone.wire.messages import (
 
 ENTRY_OVERHEAD_BYTES = 512
 
-
-Answer = tuple[Reply, WriteResult]
-
 _FINAL = (ConflictError, TransactionEndedError)
 """Refusals by what is in a leader's log, after which a client does not ask another one.
 
@@ -224,10 +221,10 @@ class WriteIntake:
         self._held.append(HeldWrite(request, prepared, reply, deadline))
         self._replica.look_again(deadline)
 
-    def append_arrivals(self, take: Callable[[Arrival], None]) -> bool:
-        """Have each arrival taken (`take`) and append their entries together; whether there is one.
+    def append_arrivals(self, take: Callable[[Arrival], None]) -> None:
+        """Have each arrival taken (`take`) and append their entries together; under the lock.
 
-        Each is refused by itself. Under the lock; who calls this tells the streams.
+        Each is refused by itself.
         """
         arrivals = self.arrivals.take()
         self._grouping = True
@@ -236,11 +233,10 @@ class WriteIntake:
                 try:
                     take(arrival)
                 except Exception as error:  # noqa: BLE001 - told with its trace, and to the client
-                    arrival.reply(_refusal(error))
+                    self._replica.answer(arrival.reply, _refusal(error))
         finally:
             self._flush()
             self._grouping = False
-        return bool(arrivals)
 
     def _flush(self) -> None:
         """Append the entries of the group; all of them are refused where that fails."""
@@ -248,12 +244,12 @@ class WriteIntake:
             return
         raw, writes = self._group.take()
         try:
-            self._replica.append(raw, tell=False)
+            self._replica.append(raw)
         except Exception as error:  # noqa: BLE001 - told with its trace, and to the clients
             refusal = _refusal(error)
             for write in writes:
                 self._give(write.size)
-                write.reply(refusal)
+                self._replica.answer(write.reply, refusal)
         else:
             self._pending.extend(writes)
 
@@ -268,10 +264,8 @@ class WriteIntake:
         ):
             self._flush()
 
-    def append(
-        self, request: Change, prepared: PreparedRows, reply: Reply, *, tell: bool = True
-    ) -> None:
-        """Append a write to the leader's log, or recognise it as a repeat; `tell` the streams.
+    def append(self, request: Change, prepared: PreparedRows, reply: Reply) -> None:
+        """Append a write to the leader's log, or recognise it as a repeat.
 
         What a producer is refused says `producing`, a transaction `transacting`; RowLockedError for
         a row of an open transaction.
@@ -302,7 +296,7 @@ class WriteIntake:
         if isinstance(plan, Earlier):
             self._once_committed(plan.end_offset, request.opaque, reply, plan.commit_time)
         else:
-            self.append_entry(plan, request.opaque, reply, tell=tell)
+            self.append_entry(plan, request.opaque, reply)
         if request.trace is not None:
             self._note_step(request.trace, REPLICATE)
 
@@ -310,7 +304,7 @@ class WriteIntake:
         if self._replica.services.tracer is not None:
             self._replica.services.tracer.step(context, name)
 
-    def append_entry(self, plan: NewEntry, opaque: int, reply: Reply, *, tell: bool = True) -> None:
+    def append_entry(self, plan: NewEntry, opaque: int, reply: Reply) -> None:
         """Append an entry to the leader's log, to be answered when it is committed."""
         replica = self._replica
         state = replica.require_leadership()
@@ -335,7 +329,7 @@ class WriteIntake:
             end_offset = base_offset + plan.rows.num_rows
             write = PendingWrite(end_offset, commit_time, opaque, plan.size, reply)
             if not self._grouping:
-                replica.append(entry, tell=tell)
+                replica.append(entry)
         except BaseException:
             self._give(plan.size)
             raise
@@ -360,12 +354,9 @@ class WriteIntake:
             )
         return commit_time
 
-    def take_committed(self, committed: int) -> list[Answer]:
-        """Take out the writes that are on every in-sync replica's disk, to be answered.
-
-        By the caller, without the partition's lock: an answer may be sent by its thread.
-        """
-        answers: list[Answer] = []
+    def answer_committed(self, committed: int) -> None:
+        """Answer the writes that are on every in-sync replica's disk."""
+        before = self.answered
         while self._pending and self._pending[0].end_offset <= committed:
             write = self._pending.popleft()
             self._give(write.size)
@@ -375,20 +366,19 @@ class WriteIntake:
                 commit_time=write.commit_time,
                 leader_epoch=self._replica.leader_epoch,
             )
-            answers.append((write.reply, result))
-        if answers:
-            self.answered += len(answers)
+            self._replica.answer(write.reply, result)
+            self.answered += 1
+        if self.answered > before:
             self.answered_at = self._replica.clock.monotonic()
-        return answers
 
     def fail_all(self, error: RezoneError) -> None:
         """Answer everything that is pending, held or just came; the outcome is unknown."""
         for arrival in self.arrivals.take():
-            arrival.reply(error)
+            self._replica.answer(arrival.reply, error)
         while self._pending:
             write = self._pending.popleft()
             self._give(write.size)
-            write.reply(error)
+            self._replica.answer(write.reply, error)
         self.fail_held(error)
 
     def fail_held(self, error: RezoneError, *, until: float = float("inf")) -> None:
@@ -396,7 +386,7 @@ class WriteIntake:
         while self._held and self._held[0].deadline <= until:
             held = self._held.popleft()
             self._give(held.prepared.size)
-            held.reply(error)
+            self._replica.answer(held.reply, error)
 
     def tick(self, error: RezoneError, now: float) -> None:
         """Answer what was held for too long."""
@@ -415,9 +405,11 @@ class WriteIntake:
             try:
                 self.append(held.request, held.prepared, held.reply)
             except RezoneError as error:
-                held.reply(error)
+                self._replica.answer(held.reply, error)
             except OSError as error:
-                held.reply(NotReadyError(f"the log cannot be written: {error}"))
+                self._replica.answer(
+                    held.reply, NotReadyError(f"the log cannot be written: {error}")
+                )
         if len(self._held) < len(waiting):
             self._replica.wake()
 
@@ -426,14 +418,13 @@ class WriteIntake:
     ) -> None:
         """Answer by what the log has, once that is committed; a repeat as the first time."""
         if end_offset <= self._replica.positions.committed:
-            reply(
-                WriteResult(
-                    opaque=opaque,
-                    end_offset=end_offset,
-                    commit_time=commit_time,
-                    leader_epoch=self._replica.leader_epoch,
-                )
+            result = WriteResult(
+                opaque=opaque,
+                end_offset=end_offset,
+                commit_time=commit_time,
+                leader_epoch=self._replica.leader_epoch,
             )
+            self._replica.answer(reply, result)
             return
         self._take(ENTRY_OVERHEAD_BYTES)
         waiting = PendingWrite(end_offset, commit_time, opaque, ENTRY_OVERHEAD_BYTES, reply)
