@@ -35,7 +35,7 @@ from resharding_kit import (
 
 from rezone.datanode.core.reshard_stream import UNCOMMITTED_MAX
 from rezone.datanode.resharding.reshard_streams import ReshardStream
-from rezone.datanode.state.reshard_targets import Bell, ReshardTargets
+from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets
 from rezone.storage.log.entry import EntryKind, iter_entries
 from rezone.storage.reshard.range_backfill import RangeVersions, range_versions
 from rezone.wire import layouts
@@ -521,20 +521,20 @@ def test_much_that_has_come_waits_for_nothing(tmp_path: Path) -> None:
         assert reply.catch_ups[0].committed == 8
 
 
-def test_who_dozes_wakes_for_nothing_but_what_is_urgent() -> None:
+def test_who_coalesces_wakes_for_nothing_but_what_is_urgent() -> None:
     """Each commit would have the log read once more by each target; or a seal would wait."""
-    bell = Bell()
-    bell.ring(urgent=False)
-    assert bell.wait(0)
-    assert not bell.doze(0), "it knows of that already"
-    bell.ring(urgent=False)
-    assert not bell.doze(0)
-    bell.ring(urgent=True)
-    assert bell.doze(0), "rung before it has lain down"
-    bell.clear()
-    assert not bell.doze(0)
-    bell.ring(urgent=False)
-    assert not bell.wait(0)
+    notifier = Notifier()
+    notifier.notify(urgent=False)
+    assert notifier.wait(0)
+    assert not notifier.coalesce(0), "it knows of that already"
+    notifier.notify(urgent=False)
+    assert not notifier.coalesce(0)
+    notifier.notify(urgent=True)
+    assert notifier.coalesce(0), "notified before it waits"
+    notifier.clear()
+    assert not notifier.coalesce(0)
+    notifier.notify(urgent=False)
+    assert not notifier.wait(0)
 
 
 def test_who_waits_for_a_source_s_log_hears_of_a_commit_at_once(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_leader_whose_sync_does_not_come_back_stands_aside(
         disk.is_slow.set()
         writer = threading.Thread(target=k.put, args=(P, {b"meanwhile": b"2"}), daemon=True)
         writer.start()
-        c.until("node 0 stands aside", lambda: c.report(0, P).failed)
+        c.until("node 0 steps down", lambda: c.report(0, P).failed)
         said = c.report(0, P)
         assert (said.disk, said.role) == (DiskTrouble.SLOW, Role.FOLLOWER)
         assert "the disk stalls" in unready_reason(c.node(0))
@@ -98,12 +98,12 @@ def test_a_leader_whose_sync_does_not_come_back_stands_aside(
 
 
 @pytest.mark.proves("NW-04", "B-04")
-def test_a_leader_that_only_uncompared_copies_could_replace_does_not_stand_aside(
+def test_a_leader_that_only_uncompared_copies_could_replace_does_not_step_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody may lead in its place: it failed, opened again and failed, and no copy was compared.
 
-    As soon as one of them has been compared it stands aside.
+    As soon as one of them has been compared it steps down.
     """
     with (
         cluster(tmp_path, 3, settings=WELL_SOON, config=CONFIG) as c,
@@ -124,7 +124,7 @@ def test_a_leader_that_only_uncompared_copies_could_replace_does_not_stand_aside
         c.node(0).look_at_disk(c.node(0).clock.monotonic())
         assert not c.report(0, P).failed
         c.call(1, NoteCompared(fence=c.fence(), partition=P, uncompared="snapshot"))
-        c.until("node 0 stands aside", lambda: c.report(0, P).failed)
+        c.until("node 0 steps down", lambda: c.report(0, P).failed)
         assert c.report(0, P).disk is DiskTrouble.SLOW
         disk.mend()
         writer.join(20)

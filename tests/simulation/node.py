@@ -234,9 +234,9 @@ class SimulatedNode(DataNode):
         """Return a name that was not given before."""
         return self._rng.randbytes(8).hex()
 
-    def _stand_aside(self) -> None:
+    def _step_down_if_stalled(self) -> None:
         self._lock, self._data_channels = threading.Lock(), set()  # clients have no connections
-        super()._stand_aside()
+        super()._step_down_if_stalled()
 
     def _open_disk(self) -> None:
         """Take over what is on the disk."""

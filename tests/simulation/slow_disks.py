@@ -173,7 +173,7 @@ WELL_SECONDS = 75.0
 """A disk counts as slow for 30 s after the last slow sync, and that is known for another 30 s."""
 
 GAP_SECONDS_MAX = 4.0
-"""A leader stands aside after 1.5 s. The next one waits for leases, 2 s, if the coordinator's call
+"""A leader steps down after 1.5 s. The next one waits for leases, 2 s, if the coordinator's call
 reached it before the message that they are given up: here that may be in the same moment."""
 
 RATE_MIN = 0.7

@@ -57,7 +57,7 @@ def test_a_disk_that_is_slow_now_and_then_gets_no_leader_back_in_between() -> No
 def test_no_write_is_lost_and_no_read_is_stale_with_disks_that_are_slow_at_random(
     seed: int,
 ) -> None:
-    """A leader that stands aside has appended what its followers may have, and has no sync back."""
+    """A leader that steps down has appended what its followers may have, and has no sync back."""
     storm(seed)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
-from rezone.datanode.state.reshard_targets import Bell, ReshardTargets, listening
+from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets, listening
 from rezone.storage.log.entry import iter_entries
 from rezone.storage.log_changes import Position, Reading, truncated
 from rezone.wire.errors import (
@@ -105,15 +105,15 @@ class ChangeSource:
         until = self._clock.monotonic() + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
         if len(request.parts) > PARTS_MAX:
             raise ConflictError(f"{len(request.parts)} ranges are asked for, {PARTS_MAX} may be")
-        bell = Bell()
-        with listening(self._partitions_of(request.parts), bell):
+        notifier = Notifier()
+        with listening(self._partitions_of(request.parts), notifier):
             while True:
-                bell.clear()
+                notifier.clear()
                 found = self._answers(request)
                 left = until - self._clock.monotonic()
                 if left <= 0 or self._closed.is_set() or any(map(_is_news, found)):
                     return ChangesFound(parts=tuple(found))
-                bell.wait(min(left, _LOOK_SECONDS))
+                notifier.wait(min(left, _LOOK_SECONDS))
 
     def _partitions_of(
         self, parts: tuple[FollowedPart, ...]

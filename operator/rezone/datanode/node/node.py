@@ -338,10 +338,10 @@ class DataNode:
         self.board.touched(None, at_once=True)
 
     def look_at_disk(self, now: float) -> None:
-        """Say so when it is slow, or there is too little space; stand aside while it stalls."""
+        """Say so when it is slow, or there is too little space; lead nothing while it stalls."""
         slow = self.disk_speed.look(now)
         if self.disk_speed.aside_seconds and self.is_watched:
-            self._stand_aside()
+            self._step_down_if_stalled()
         changed = slow or self.space.look(now)
         if changed:
             self.board.touched(None, at_once=True)
@@ -357,7 +357,7 @@ class DataNode:
         """Whether somebody asks for this node's report, and can have others lead."""
         return self.board.is_read(self.settings.coordinator_silent_ms_max / 1000)
 
-    def _stand_aside(self) -> None:
+    def _step_down_if_stalled(self) -> None:
         """Have no leader wait for a disk that stalls, if those of its followers do not.
 
         What a follower has on its disk and this node has not shows that. All its leaders go: the
@@ -368,7 +368,7 @@ class DataNode:
         if not any(each.leading.is_overtaken for each in leading):
             return
         for partition in leading:
-            partition.failing.stand_aside(self.disk_speed.stalled_seconds)
+            partition.failing.step_down_if_stalled(self.disk_speed.stalled_seconds)
         with self._lock:
             channels = list(self._data_channels)
         for channel in channels:

@@ -73,7 +73,7 @@ class Failing:
         return True
 
     @entry
-    def stand_aside(self, stalled_seconds: float) -> None:
+    def step_down_if_stalled(self, stalled_seconds: float) -> None:
         """Fail a leader of which a follower can take the place: the disk does not answer."""
         replica = self._replica
         if self._leading.can_be_replaced and not replica.transfer.blocks_writes:
@@ -87,7 +87,7 @@ class Failing:
             return
         self._leading.stand_down("the replica has failed")
         replica.take_role(Role.FOLLOWER)  # in memory alone: it writes nothing
-        replica.reshard_targets.ring(urgent=True)
+        replica.reshard_targets.notify(urgent=True)
         self._roles.clear_transfer()
 
     def leave(self) -> None:

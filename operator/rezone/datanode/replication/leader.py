@@ -176,7 +176,7 @@ class LeaderDuties:
         """
         self._replica.lead_with(None)
         self.end_streams("another replica leads", leader, epoch, tell=False)
-        self._replica.reshard_targets.ring(urgent=True)
+        self._replica.reshard_targets.notify(urgent=True)
 
     def stand_down(self, reason: str) -> None:
         """End the leadership in memory alone, and give up its read leases.
@@ -433,7 +433,7 @@ class LeaderDuties:
             case Commit(offset):
                 replica.positions.commit(offset)
                 replica.look_again(self._next_broadcast())
-                replica.reshard_targets.ring(urgent=replica.store.seal is not None)
+                replica.reshard_targets.notify(urgent=replica.store.seal is not None)
             case Propose(_, maximal):
                 # Before anybody can see it, for the answer may come after a restart. Under the
                 # lock, but rarely: members come and go.

@@ -19,7 +19,7 @@ from rezone.datanode.copying.copies import ROWS_WEIGHT
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.replica_state import ReplicaState
-from rezone.datanode.state.reshard_targets import Bell, ReshardTargets, listening
+from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets, listening
 from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import Entry, EntryHeader, EntryKind, iter_entries
 from rezone.storage.reshard.range_backfill import range_versions
@@ -55,7 +55,7 @@ CHUNK_BYTES_MAX = 4 << 20
 CATCH_UP_RANGES_MAX = 32_768
 WAIT_SECONDS_MAX = 5.0
 _READ_BYTES = 1 << 20
-_DOZE_SECONDS = 0.05
+_COALESCE_SECONDS = 0.05
 """How often who waits for more looks how much that is by now."""
 
 _READS_MAX = 8
@@ -188,11 +188,11 @@ class ReshardSource:
         now = self._clock.monotonic()
         until = now + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
         cursors = [_Cursor(caught_up) for caught_up in request.parts[:CATCH_UP_RANGES_MAX]]
-        bell = Bell()
+        notifier = Notifier()
         room = min(request.bytes_max, CHUNK_BYTES_MAX)
-        with listening(self._partitions_of(cursors), bell):
+        with listening(self._partitions_of(cursors), notifier):
             while True:
-                bell.clear()
+                notifier.clear()
                 catch_ups = self._catch_ups(cursors, room)
                 now = self._clock.monotonic()
                 if (
@@ -202,15 +202,15 @@ class ReshardSource:
                 ):
                     return CatchUps(catch_ups=tuple(catch_ups))
                 if any(cursor.entries for cursor in cursors):
-                    self._doze(bell, cursors, min(until, now + request.linger_ms / 1000))
+                    self._coalesce(notifier, cursors, min(until, now + request.linger_ms / 1000))
                     until = now  # it is read once more
                 else:
-                    bell.wait(until - now)
+                    notifier.wait(until - now)
 
-    def _doze(self, bell: Bell, cursors: list[_Cursor], until: float) -> None:
+    def _coalesce(self, notifier: Notifier, cursors: list[_Cursor], until: float) -> None:
         """Let more be committed: until then, or a seal, or until it is much."""
         while (left := until - self._clock.monotonic()) > 0:
-            if bell.doze(min(left, _DOZE_SECONDS)) or self._closed.is_set():
+            if notifier.coalesce(min(left, _COALESCE_SECONDS)) or self._closed.is_set():
                 return
             if any(cursor.lacks_much for cursor in cursors):
                 return

@@ -4,7 +4,7 @@ They ask its leader (`reshard_source`), again and again; so who has not asked fo
 Their claims are as those of replicas that catch up: the log is kept for them within limits
 (`upkeep`), and writers are slowed so that they arrive (`pacing`, B-16).
 
-Concurrency: everything but `ring` and `listening` is called under the partition's lock.
+Concurrency: everything but `notify` and `listening` is called under the partition's lock.
 """
 
 import contextlib
@@ -23,41 +23,41 @@ class _ReshardTarget(NamedTuple):
     read_to: int | None
 
 
-class Bell:
-    """What waits for news of partitions. Rung from any thread, waited for by one.
+class Notifier:
+    """What waits for news of partitions. Notified by any thread, waited for by one.
 
-    One that dozes hears urgent news alone: who has something to answer with need not wake up for
-    each commit until it does.
+    One that coalesces wakes up for urgent news alone: who has something to answer with need not do
+    that for each commit.
     """
 
     def __init__(self) -> None:
-        self._rung = threading.Event()
-        self._dozes = False
+        self._notified = threading.Event()
+        self._coalesces = False
         self._urgent = False
 
-    def ring(self, *, urgent: bool) -> None:
+    def notify(self, *, urgent: bool) -> None:
         """Wake the one that waits."""
         self._urgent = self._urgent or urgent
-        if urgent or not self._dozes:
-            self._rung.set()
+        if urgent or not self._coalesces:
+            self._notified.set()
 
     def clear(self) -> None:
-        """Forget what was rung; to be called before looking for the news."""
+        """Forget what was notified; to be called before looking for the news."""
         self._urgent = False
-        self._rung.clear()
+        self._notified.clear()
 
     def wait(self, seconds: float) -> bool:
         """Wait for news; whether there are any."""
-        self._dozes = False
-        return self._rung.wait(seconds)
+        self._coalesces = False
+        return self._notified.wait(seconds)
 
-    def doze(self, seconds: float) -> bool:
+    def coalesce(self, seconds: float) -> bool:
         """Wait for urgent news; whether there are any."""
-        self._dozes = True
-        self._rung.clear()
-        if self._urgent:  # looked at after clearing: it may be rung in between
+        self._coalesces = True
+        self._notified.clear()
+        if self._urgent:  # looked at after clearing: it may be notified in between
             return True
-        return self._rung.wait(seconds)
+        return self._notified.wait(seconds)
 
 
 class ReshardTargets:
@@ -70,7 +70,7 @@ class ReshardTargets:
         self._clock = clock
         self._kept_seconds = kept_seconds
         self._heard: dict[PartitionId, _ReshardTarget] = {}
-        self._bells: set[Bell] = set()
+        self._notifiers: set[Notifier] = set()
 
     def heard(self, target: PartitionId, keep_from: int, read_to: int | None = None) -> None:
         """Note that one has asked; without `read_to` not for the log."""
@@ -96,40 +96,40 @@ class ReshardTargets:
 
     # --- news -----------------------------------------------------------------------------------
 
-    def ring(self, *, urgent: bool) -> None:
+    def notify(self, *, urgent: bool) -> None:
         """Wake who waits for news: something was committed.
 
         Urgent when it ends the log, or another replica leads.
         """
-        for bell in tuple(self._bells):
-            bell.ring(urgent=urgent)
+        for notifier in tuple(self._notifiers):
+            notifier.notify(urgent=urgent)
 
     @property
     def waiting(self) -> int:
         """How many wait for news."""
-        return len(self._bells)
+        return len(self._notifiers)
 
-    def _add(self, bell: Bell) -> None:
-        # A new set each time: `ring` goes through the one it has found.
-        self._bells = self._bells | {bell}
+    def _add(self, notifier: Notifier) -> None:
+        # A new set each time: `notify` goes through the one it has found.
+        self._notifiers = self._notifiers | {notifier}
 
-    def _remove(self, bell: Bell) -> None:
-        self._bells = self._bells - {bell}
+    def _remove(self, notifier: Notifier) -> None:
+        self._notifiers = self._notifiers - {notifier}
 
 
 @contextlib.contextmanager
 def listening(
     to: Iterable[tuple[ReshardTargets, contextlib.AbstractContextManager[object]]],
-    bell: Bell,
+    notifier: Notifier,
 ) -> Iterator[None]:
-    """Have a bell rung by several partitions' news; each with the lock of its partition."""
+    """Have one notified of several partitions' news; each with the lock of its partition."""
     found = list(to)
     for reshard_targets, lock in found:
         with lock:
-            reshard_targets._add(bell)  # noqa: SLF001 - of this module
+            reshard_targets._add(notifier)  # noqa: SLF001 - of this module
     try:
         yield
     finally:
         for reshard_targets, lock in found:
             with lock:
-                reshard_targets._remove(bell)  # noqa: SLF001 - of this module
+                reshard_targets._remove(notifier)  # noqa: SLF001 - of this module
