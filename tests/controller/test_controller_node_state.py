@@ -73,6 +73,7 @@ class Node:
         self.clock = SimpleNamespace(trouble=Trouble())
         self.hearing = SimpleNamespace(heard=frozenset({1}))
         self.disk_speed = SimpleNamespace(sync_ms=0, slow_ms=0)
+        self.foreground = SimpleNamespace(served_share=0.25)
         self.replicas: dict[int, Replica] = {}
         self.restart()
 
