@@ -51,6 +51,7 @@ the first, the log has 32 of the second. The last one is reached after 68 years.
 CHANGES = Bound(first=1 << 40, each_second=1 << 24)
 """What a whole cluster writes, as revisions do, or less: 63 bits, which last for 17,000 years."""
 
+
 def check_bounds(request: Message, fence: Fence, now: int) -> None:
     """Raise ForbiddenError for a number that no coordinator can have reached by now.
 

@@ -31,7 +31,7 @@ from rezone.wire.transport.ratelimit import RateLimit
 
 QUEUE_BATCHES = 4
 TRIED_BYTES_PER_SECOND_MIN = 5_000_000
-"""A receiver reads files through before it confirms them, on a busy machine not faster than that."""
+"""A receiver reads files through before it confirms them, on a busy machine at no higher rate."""
 
 RATE_LOOK_SECONDS = 2.0
 """How often a copy that its rate holds back asks for the present one."""
