@@ -172,3 +172,23 @@ def test_the_roadmap_names_what_is_open() -> None:
     }
     named = re.findall(r"\(([A-Z, ]+)\)", (ROOT / "ROADMAP.md").read_text())
     assert {name for each in named for name in each.split(", ")} == unkept
+
+
+def test_the_threat_model_names_tests_that_are_there() -> None:
+    """Asserts that each file and function that a threat's row names exists.
+
+    Without it a threat keeps its proof on paper after the test was renamed or removed.
+    """
+    page = (ROOT / "docs" / "operate" / "threat-model.md").read_text()
+    files = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+    files |= {path.name: path for path in (ROOT / "e2e").rglob("test_*.py")}
+    named = re.findall(r"`(?:[a-z0-9_/]*/)?(test_[a-z0-9_]+\.py)?(?:::(test_[a-z0-9_]+))?`", page)
+    last = ""
+    functions = 0
+    for file, function in named:
+        last = file or last
+        assert not last or last in files, last
+        if function:
+            functions += 1
+            assert f"def {function}(" in files[last].read_text(), f"{last}::{function}"
+    assert functions > 20

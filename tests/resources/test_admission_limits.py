@@ -165,6 +165,32 @@ def test_a_full_zone_can_be_changed(limited: Kubectl) -> None:
     limited("delete", *where)
 
 
+@pytest.mark.parametrize("fields", [VALUES_MAX // 2, VALUES_MAX - 4])
+def test_a_large_template_has_as_many_authors_as_come(limited: Kubectl, fields: int) -> None:
+    """Each of them adds an entry with every field of the template; theirs alone is looked at.
+
+    GitOps, a person, a mutating webhook and a script have one each: with all of them in one look
+    the fourth would be over the policy's budget, and the zone could not be changed any more.
+    """
+    namespace(limited, "limits-authors", LABEL)
+    annotations = {f"example.com/field-{number}": "x" for number in range(fields)}
+    body = zone("authored", "podTemplate", {"metadata": {"annotations": annotations}})
+    body["metadata"]["namespace"] = "limits-authors"
+    for number in range(MANAGERS):
+        body["spec"]["dataNodes"]["count"] = 3 + number
+        applying = ("apply", "--server-side", "--force-conflicts", "--filename=-")
+        limited(*applying, f"--field-manager=author-{number}", stdin=json.dumps(body))
+    where = ("dz", "authored", "--namespace=limits-authors")
+    stored = json.loads(limited("get", *where, "--output=json", "--show-managed-fields"))
+    owned = [json.dumps(each) for each in stored["metadata"]["managedFields"]]
+    assert sum("field-0" in each for each in owned) == MANAGERS
+    # One more, as `kubectl edit` is: it takes a field from all of them, so all entries change.
+    annotations["example.com/field-0"] = "y"
+    changed = {"spec": body["spec"]}
+    limited("patch", *where, "--type=merge", f"--patch={json.dumps(changed)}")
+    limited("delete", *where)
+
+
 def test_what_is_added_to_a_full_zone_is_looked_at(limited: Kubectl) -> None:
     """An entry that is too deep would pass beside those that stay as they are."""
     stored = full_zone(limited, "crowded", 2)

@@ -9,6 +9,7 @@ from msgspec import inspect
 from rezone.wire import messages
 from rezone.wire.messages import (
     ALL_MESSAGES,
+    DigestRequest,
     Fence,
     LeaderAndIsr,
     NotifyLeaderAndIsr,
@@ -17,6 +18,7 @@ from rezone.wire.messages import (
     TransactionEnd,
     WriteRequest,
 )
+from rezone.wire.messages.control import DIGEST_RANGES_MAX
 
 _LEAVES = (inspect.IntType, inspect.FloatType)
 
@@ -57,6 +59,7 @@ def test_every_number_has_a_range(kind: type[messages.Message]) -> None:
         TransactionEnd(opaque=1, partition=0, transaction="", sequence=-1),
         ReadRequest(opaque=1, partition=0, max_age_ms=-1),
         ReadRequest(opaque=1, partition=0, as_of=1 << 63),
+        DigestRequest(partition=0, ranges=DIGEST_RANGES_MAX + 1),
         NotifyLeaderAndIsr(
             fence=Fence(coordinator_epoch=1),
             peers={},
