@@ -127,7 +127,7 @@ def test_of_two_drivers_with_one_batch_one_appends_it(monkeypatch: pytest.Monkey
     """
     append: Any = changes.append_changes(LOG)
     frame = Frame([task((1, "a"), (1, None)), task((2, "a"))])
-    read, others = changes.data_files, [0]
+    read, others = tables.data_files, [0]
 
     def behind_another(*given: Any) -> list[Any]:
         found = read(*given)

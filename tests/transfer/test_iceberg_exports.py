@@ -14,6 +14,7 @@ from replica_cluster import FAST, Coordinator, cluster
 from rezone.transfer.bulk import job
 from rezone.transfer.export_job import export
 from rezone.transfer.iceberg import exports, tables
+from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.messages import ZoneConfig
 
@@ -106,7 +107,7 @@ def test_an_export_that_meets_others_is_committed_once(
     """
     with client(zone) as table:
         table.write(rows(0, 50))
-    read, others = exports.data_files, [1]
+    read, others = tables.data_files, [1]
 
     def behind_another(*given: Any) -> list[Any]:
         found = read(*given)
@@ -125,7 +126,7 @@ def test_tables_of_others_are_refused_before_anything_is_exported(
     zone: Coordinator, tmp_path: Path
 ) -> None:
     """An export into somebody's table would replace its rows."""
-    schema = exports.arrow_schema_of(TABLE)
+    schema = arrow_schema_of(TABLE)
     table = tables.IcebergTable(NAME).load_or_create(schema)
     table.append(schema.empty_table())
     code, said = exported(zone, tmp_path / "to")
