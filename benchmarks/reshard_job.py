@@ -10,6 +10,7 @@ less. Rows have 30 bytes besides the payload.
 """
 
 import argparse
+import multiprocessing
 import resource
 import statistics
 import sys
@@ -48,7 +49,8 @@ def run_job(zone: Zone, executors: int) -> int:
     """Bring the rows of all parts, each by a task; return how many were brought."""
     parts = [BackfillPart(part.new, part.old) for part in parts_of(zone.coordinator)]
     peers = zone.coordinator.peers
-    with ProcessPoolExecutor(executors) as pool:
+    # Not forked: this process has threads of gRPC, which a fork would leave waiting.
+    with ProcessPoolExecutor(executors, multiprocessing.get_context("spawn")) as pool:
         return totals(list(pool.map(backfill_part, parts, [peers] * len(parts))))[0]
 
 
