@@ -10,16 +10,17 @@ less. Rows have 30 bytes besides the payload.
 """
 
 import argparse
+import contextlib
 import multiprocessing
-import resource
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pyarrow as pa
-from harness.zone import SCHEMA, Zone, running_zone
+from harness.zone import SCHEMA, Zone, cpu_of, running_zone
 from resharding import backfilled
 from resharding_kit import parts_of, reshard
 
@@ -29,6 +30,7 @@ from rezone.wire.copying.backfill_plan import BackfillPart
 
 _KEY_BYTES = 30
 _BATCH_ROWS = 20_000
+_START_SECONDS = 2.0
 
 
 def load(zone: Zone, rows: int, payload: int) -> None:
@@ -45,31 +47,46 @@ def load(zone: Zone, rows: int, payload: int) -> None:
             client.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
 
-def run_job(zone: Zone, executors: int) -> int:
+def run_job(zone: Zone, pool: ProcessPoolExecutor) -> int:
     """Bring the rows of all parts, each by a task; return how many were brought."""
     parts = [BackfillPart(part.new, part.old) for part in parts_of(zone.coordinator)]
     peers = zone.coordinator.peers
+    return totals(list(pool.map(backfill_part, parts, [peers] * len(parts))))[0]
+
+
+@contextlib.contextmanager
+def executors(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Start processes, which have imported what tasks need."""
     # Not forked: this process has threads of gRPC, which a fork would leave waiting.
-    with ProcessPoolExecutor(executors, multiprocessing.get_context("spawn")) as pool:
-        return totals(list(pool.map(backfill_part, parts, [peers] * len(parts))))[0]
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(started, [_START_SECONDS] * count))
+        yield pool
 
 
-def used(zone: Zone) -> float:
-    """Return the processor time of the data nodes and of ended executors."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(zone.cpu_seconds().values()) + children.ru_utime + children.ru_stime
+def started(seconds: float) -> None:
+    """Take long enough for each process to have one."""
+    time.sleep(seconds)
+
+
+def executor_seconds(pool: ProcessPoolExecutor) -> float:
+    """Return the processor time of the executors."""
+    return sum(cpu_of(pid) for pid in pool._processes)  # noqa: SLF001 - there is no other way
 
 
 def one(given: argparse.Namespace, *, by_job: bool) -> tuple[float, float, float]:
     """Return seconds, processor seconds, and the share of rows that a job has brought."""
     rows = given.mb * 10**6 // (given.payload + _KEY_BYTES)
-    with running_zone(3, given.partitions, 3) as zone:
+    with running_zone(3, given.partitions, 3) as zone, executors(given.executors) as pool:
         load(zone, rows, given.payload)
-        begun, worked = time.monotonic(), used(zone)
+
+        def used() -> float:
+            return sum(zone.cpu_seconds().values()) + executor_seconds(pool)
+
+        begun, worked = time.monotonic(), used()
         new = reshard(zone.coordinator, given.more)
-        brought = run_job(zone, given.executors) if by_job else 0
+        brought = run_job(zone, pool) if by_job else 0
         zone.wait("all parts are backfilled", lambda: backfilled(zone, new))
-        return time.monotonic() - begun, used(zone) - worked, brought / rows
+        return time.monotonic() - begun, used() - worked, brought / rows
 
 
 def main() -> None:
