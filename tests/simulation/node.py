@@ -39,6 +39,7 @@ from rezone.datanode.node.report import ReportBoard, replica_report
 from rezone.datanode.node.reshard_pulls import ReshardPulls
 from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.ingesting import Ingesting
 from rezone.datanode.resharding.reshard_source import ReshardSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.workers import Job
@@ -205,6 +206,9 @@ class SimulatedNode(DataNode):
         )
         self.reshard_source = ReshardSource(
             self.find, self.foreground, self.clock, threading.Event()
+        )
+        self.ingesting = Ingesting(
+            self.find, lambda partition: self.find(partition).reshard_streams, self.foreground
         )
         self.change_source = ChangeSource(self.find, self.clock, threading.Event())
         self.control = Control(self)
