@@ -139,6 +139,8 @@ class Zone:
         )
 
     def _part_view(self, part: NewPart) -> PartView:
+        if part.bytes_total:
+            return PartView(**vars(part))
         done = self.part_bytes if part.backfilled else 0
         return PartView(**(vars(part) | {"bytes_done": done, "bytes_total": self.part_bytes}))
 

@@ -166,8 +166,11 @@ class Read:
                 return []
             if as_of >= sees.last_commit_time and sees.promisable:
                 effects.append(Promise(sees.promisable))
-            self.kept_until = _kept_until(as_of, sees)
-            if sees.highest > self.kept_until:
+            kept_until = _kept_until(as_of, sees)
+            if sees.highest > kept_until and as_of >= sees.last_commit_time and sees.leads:
+                return effects  # it leads, and may not promise yet: nothing newer is here
+            self.kept_until = kept_until
+            if sees.highest > kept_until:
                 return [*effects, Refuse(self, Cause.EXPIRED)]
         if as_of > sees.readable_time:
             if sees.seal_time is not None and as_of > sees.seal_time and sees.is_sealed:
