@@ -176,7 +176,7 @@ def test_the_status_of_a_re_sharding_has_rate_and_time_left() -> None:
     The re-sharding of a large zone would tell no end.
     """
     zone = Zone(1, 2)
-    zone.backfills = False
+    zone.backfills, zone.part_bytes = False, 0
     for _ in range(8):
         zone.run()
         zone.settle()
