@@ -20,7 +20,6 @@ Concurrency: `Rounds` is guarded by its channel's lock, `Promises` by the partit
 """
 
 import itertools
-import math
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -76,12 +75,7 @@ class Rounds:
 
     def is_due(self, now: float) -> bool:
         """Whether leases should be asked for again, a good while before they run out."""
-        return now >= self.due_at
-
-    @property
-    def due_at(self) -> float:
-        """When they should, if nobody asks before; infinite where only reads ask."""
-        return self._asked_at + self._pause if math.isfinite(self._pause) else math.inf
+        return now - self._asked_at >= self._pause
 
     def ask(self, now: float, time: int, clock: NodeClock | None = None) -> LeaseRequest:
         """Begin a round at a time of day; of too many open ones the oldest is given up."""

@@ -66,11 +66,6 @@ class Sees(NamedTuple):
             return False
         return group.vouched(self.now, since)
 
-    @property
-    def is_about_to_promise(self) -> bool:
-        """Whether it leads, and followers have not been told yet of a time to promise."""
-        return self.leads and not self.dead and not self.promisable and self.seal_time is None
-
 
 class Promise(NamedTuple):
     """Give no row this time or an earlier one."""
@@ -169,15 +164,11 @@ class Read:
         if self.kept_until is None:
             if sees.highest is None:
                 return []
-            is_last = as_of >= sees.last_commit_time
-            if is_last and sees.promisable:
+            if as_of >= sees.last_commit_time and sees.promisable:
                 effects.append(Promise(sees.promisable))
-            kept_until = _kept_until(as_of, sees)
-            if sees.highest > kept_until:
-                # A leader of nothing newer says so as soon as it may promise that.
-                waits = is_last and sees.is_about_to_promise
-                return [] if waits else [*effects, Refuse(self, Cause.EXPIRED)]
-            self.kept_until = kept_until
+            self.kept_until = _kept_until(as_of, sees)
+            if sees.highest > self.kept_until:
+                return [*effects, Refuse(self, Cause.EXPIRED)]
         if as_of > sees.readable_time:
             if sees.seal_time is not None and as_of > sees.seal_time and sees.is_sealed:
                 return [*effects, Refuse(self, Cause.RESHARDED)]

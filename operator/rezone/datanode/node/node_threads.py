@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from rezone.datanode.clock.checked_clock import LOOK_SECONDS, CheckedClock
+from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.links import Links
@@ -69,7 +69,6 @@ class NodeThreads:
         self._clock_bound_job = Job("clock bound", keep_bound)
         self._wake = wake
         self._ticked_at = clock.monotonic()
-        self._look_at = float("-inf")
         self._threads = [
             threading.Thread(target=self._tick_all, name="tick", daemon=True),
             threading.Thread(target=self._watch_disk, name="watch disk", daemon=True),
@@ -113,11 +112,11 @@ class NodeThreads:
             wanted = self._clock.monotonic() + interval
 
     def _tick_each(self, now: float) -> None:
-        """Tick partitions and channels that are due; each does, whatever becomes of the others."""
+        """Tick partitions and channels; one that cannot does not keep the others from it."""
         ticks: list[Callable[[float], None]] = [
             *(each.tick for each in self._partitions() if each.due <= now),
-            *(each.tick for each in self._links.consumers() if each.due <= now),
-            *(each.tick for each in self._links.producers() if each.due <= now),
+            *(each.tick for each in self._links.consumers()),
+            *(each.tick for each in self._links.producers()),
         ]
         # By this thread, and all that goes to one node in one frame.
         with UNEXPECTED.surviving("send after ticks"), inline_sends.scope():
@@ -126,9 +125,6 @@ class NodeThreads:
                     tick(now)
 
     def _look(self, now: float) -> None:
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_SECONDS
         self._clock.look(now)
         if self._clock.knows and self._clock_bound.is_due:
             self._wake(self._clock_bound_job)

@@ -178,19 +178,13 @@ class ConsumerStream:
         who takes long to answer must not be asked again before it has.
         """
         if self.asked_at is not None:
-            if now <= self.due_at(silent_ms_max):
+            if now - self.asked_at <= (silent_ms_max << min(self.retries, 16)) / 1000:
                 return False
             self.retries += 1
         elif self.retry_at is None or self.retry_at > now:
             return False
         self.retry_at = None
         return True
-
-    def due_at(self, silent_ms_max: int) -> float:
-        """Return when it is to be asked for; infinite while it runs or is to stand still."""
-        if self.asked_at is not None:
-            return self.asked_at + (silent_ms_max << min(self.retries, 16)) / 1000
-        return float("inf") if self.retry_at is None else self.retry_at
 
     def hear(self, at: float) -> None:
         """Note when its leader was heard, while it runs; under the channel's lock."""
@@ -208,10 +202,7 @@ class ConsumerStream:
 
 
 class ConsumerChannel:
-    """The connection to one leader's node; starts its thread at once.
-
-    `due` is when it is to be ticked.
-    """
+    """The connection to one leader's node; starts its thread at once."""
 
     def __init__(
         self,
@@ -247,7 +238,6 @@ class ConsumerChannel:
         self._closed = False
         self._warm = False
         self._promise = Promise()
-        self.due = float("-inf")
         self._opaques = itertools.count(1)
         self._thread = threading.Thread(target=self._run, name=f"receive {name}", daemon=True)
         self._thread.start()
@@ -338,8 +328,6 @@ class ConsumerChannel:
             channel, liveness = self._channel, self._liveness
             patience_ms = self._settings.channel_silent_ms_max
             due = [s for s in self._streams.values() if s.take_due(now, patience_ms)]
-            later = (s.due_at(patience_ms) for s in self._streams.values())
-            self.due = min([liveness.look_at(now), *later])
         if channel is not None and liveness.is_silent(now):
             _log.info("a leader's node is silent", channel=self.name)
             channel.cancel()
@@ -602,7 +590,6 @@ class ConsumerChannel:
         pause_ms = min(limits.reconnect_ms_max, limits.reconnect_ms_min << min(stream.retries, 16))
         with self._lock:
             stream.retry(self._clock.monotonic() + pause_ms / 1000)
-            self.due = min(self.due, stream.due_at(limits.channel_silent_ms_max))
         stream.sink.stream_failed(why)
 
 

@@ -80,7 +80,7 @@ class _Deferred:
 
 
 class ProducerChannel:
-    """One consumer node's connection to this node; `due` is when it is to be ticked."""
+    """One consumer node's connection to this node."""
 
     def __init__(
         self,
@@ -112,7 +112,6 @@ class ProducerChannel:
         )
         self._beats = beats
         self._asks = False
-        self.due = float("-inf")
         self._greeted = not beats
         self._streams: dict[PartitionId, ProducerStream] = {}
         self._deferred: dict[PartitionId, _Deferred] = {}
@@ -273,7 +272,6 @@ class ProducerChannel:
                 self._enqueue(stream)
                 # Behind the answer, so that the promise is for this stream too.
                 self._asks = True
-                self.due = float("-inf")
             else:
                 self._streams.pop(request.partition, None)
             few = stream is None or stream.lacks <= self._push_rows_max
@@ -330,7 +328,6 @@ class ProducerChannel:
             self._deferred[request.partition] = _Deferred(request)
         with contextlib.suppress(RezoneError):
             if self._find(request.partition).will_lead(request.leader_epoch):
-                self.due = float("-inf")
                 return True
         with self._lock:
             return self._deferred.pop(request.partition, None) is None
@@ -351,7 +348,6 @@ class ProducerChannel:
         if self._beats and self._liveness.is_silent(now):
             self.close("the follower's node does not answer")
             return
-        self.due = self._liveness.look_at(now)
         with self._lock:
             lease_due = bool(self._streams) and self._rounds.is_due(now)
             self._asks = self._asks or lease_due
@@ -365,24 +361,10 @@ class ProducerChannel:
             self._greeted = True
             if beats:
                 self._answers.append(Heartbeat())
-            self._look_again(now)
         if lease_due:
             self._close_times()
         if late or lease_due or beats:
             self.outbox.ask_unlocked()
-
-    def _look_again(self, now: float) -> None:
-        """Bring `due` forward to what comes before the next look; under the lock.
-
-        With each tick while a request waits, and from the moment on that a lease is due: it is
-        asked for by the thread that sends.
-        """
-        if self._deferred:
-            self.due = now
-        if self._streams:
-            self.due = min(self.due, self._rounds.due_at)
-        if self._beats:
-            self.due = min(self.due, self._liveness.beat_at())
 
     def _beat_is_due(self, now: float) -> bool:
         return self._beats and self._liveness.beat_is_due(now)

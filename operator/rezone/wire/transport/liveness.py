@@ -13,9 +13,6 @@ Concurrency: the thread that receives calls `listens` and `heard`, another one t
 is written by one of them.
 """
 
-LOOK_SECONDS_MAX = 0.1
-"""Whether the other end is silent is asked at least so often."""
-
 
 class Liveness:
     """What one end knows of the other; all moments by one monotonic clock, in seconds."""
@@ -23,7 +20,6 @@ class Liveness:
     def __init__(self, now: float, *, heartbeat_ms: int, silent_ms_max: int) -> None:
         self._heartbeat_seconds = heartbeat_ms / 1000
         self._silent_seconds_max = silent_ms_max / 1000
-        self._look_seconds = min(LOOK_SECONDS_MAX, self._heartbeat_seconds / 4)
         self._listens_since: float | None = None
         self._heard_at = now
         self._told_at = now
@@ -51,15 +47,6 @@ class Liveness:
             return False
         self._beat_at = now
         return True
-
-    def beat_at(self) -> float:
-        """Return when a heartbeat will be due, if nothing is sent or heard until then."""
-        return max(self._beat_at, min(self._told_at, self._heard_at)) + self._heartbeat_seconds
-
-    def look_at(self, now: float) -> float:
-        """Return when to ask again whether the other end is silent: when it may be, or before."""
-        left = self._silent_seconds_max - self.quiet_seconds(now)
-        return now + max(0.0, min(self._look_seconds, left))
 
     def is_silent(self, now: float) -> bool:
         """Whether the other end is to be given up; to be asked more often than it should beat."""
