@@ -106,62 +106,24 @@ class OpenSpan:
     @property
     def context(self) -> TraceContext:
         """What the message to a data node has of it."""
-        return context_of(self.trace, self.span)
+        return TraceContext(self.trace.to_bytes(16, "big"), self.span.to_bytes(8, "big"))
+
+    def name(self, operation: str) -> None:
+        """Say of what it is, where that is known only now."""
+        self._operation = operation
 
     def end(self, error: RezoneError | None = None) -> None:
         """Send it."""
+        self._tracer.tell(self.ended(error))
+
+    def ended(self, error: RezoneError | None = None) -> Span:
+        """Return what it was, when it ends now."""
         took = timedelta(seconds=self._tracer.now() - self._begun)
         failed = {} if error is None else {"error.type": error.code}
-        self._tracer.tell(
-            Span(
-                name=f"rezone {self._operation}",
-                trace_id=self.trace,
-                span_id=self.span,
-                parent_id=self._parent,
-                start=self._time,
-                end=self._time + took,
-                side=Side.CLIENT,
-                error="" if error is None else f"{error.code}: {error}",
-                attributes={
-                    "rezone.table": self._tracer.table,
-                    "rezone.operation": self._operation,
-                    **self.attributes,
-                    **failed,
-                },
-            )
-        )
-
-
-def context_of(trace: int, span: int) -> TraceContext:
-    """Return what a message has of a span."""
-    return TraceContext(trace.to_bytes(16, "big"), span.to_bytes(8, "big"))
-
-
-class _Traced:
-    """One request that is sampled: it stands between the dispatcher and whoever has asked."""
-
-    def __init__(self, tracer: RequestTracer, request: Request) -> None:
-        self._tracer = tracer
-        self._request = request
-        self._trace, self._parent, self._span = tracer.ids()
-        self._message, self._done = request.message, request.done
-        self._operation = ""
-        self._context = context_of(self._trace, self._span)
-        self._time, self._begun = datetime.now(UTC), tracer.now()
-        request.message, request.done = self._make, self._end
-
-    def _make(self, opaque: int) -> Message:
-        message: Any = self._message(opaque)
-        self._operation = _snake(type(message).__name__.removesuffix("Request"))
-        return msgspec.structs.replace(message, trace=self._context)  # type: ignore[no-any-return]
-
-    def _end(self, outcome: Outcome) -> None:
-        took = timedelta(seconds=self._tracer.now() - self._begun)
-        error = outcome if isinstance(outcome, RezoneError) else None
-        span = Span(
+        return Span(
             name=f"rezone {self._operation or 'request'}",
-            trace_id=self._trace,
-            span_id=self._span,
+            trace_id=self.trace,
+            span_id=self.span,
             parent_id=self._parent,
             start=self._time,
             end=self._time + took,
@@ -170,16 +132,38 @@ class _Traced:
             attributes={
                 "rezone.table": self._tracer.table,
                 "rezone.operation": self._operation,
-                "rezone.partition": self._request.partition,
-                "rezone.attempts": self._request.attempts,
-                "rezone.bytes": len(self._request.body),
-                **({} if error is None else {"error.type": error.code}),
+                **self.attributes,
+                **failed,
             },
         )
+
+
+class _Traced:
+    """One request that is sampled: it stands between the dispatcher and whoever has asked."""
+
+    def __init__(self, tracer: RequestTracer, request: Request) -> None:
+        self._tracer = tracer
+        self._request = request
+        self._span = tracer.open("")  # its messages say of what
+        self._message, self._done = request.message, request.done
+        request.message, request.done = self._make, self._end
+
+    def _make(self, opaque: int) -> Message:
+        message: Any = self._message(opaque)
+        self._span.name(_snake(type(message).__name__.removesuffix("Request")))
+        return msgspec.structs.replace(message, trace=self._span.context)  # type: ignore[no-any-return]
+
+    def _end(self, outcome: Outcome) -> None:
+        self._span.attributes |= {
+            "rezone.partition": self._request.partition,
+            "rezone.attempts": self._request.attempts,
+            "rezone.bytes": len(self._request.body),
+        }
+        ended = self._span.ended(outcome if isinstance(outcome, RezoneError) else None)
         try:
             self._done(outcome)
         finally:
-            self._tracer.tell(span)
+            self._tracer.tell(ended)
 
 
 def _snake(name: str) -> str:
