@@ -13,7 +13,6 @@ when all parts have their rows.
 import argparse
 import functools
 import json
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,8 @@ from rezone.transfer.backfill import PartReceipt, backfill_part, totals
 from rezone.transfer.copy_job import (
     REPORTED_ERRORS_MAX,
     RETRY_PAUSE_SECONDS_MAX,
+    add_plan,
+    read_plan,
     task_failures_max,
 )
 from rezone.wire.copying import backfill_plan
@@ -82,15 +83,9 @@ def _tasks(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code: 0 all there, 1 some are not, 2 the plan is wrong."""
     parser = argparse.ArgumentParser(prog="backfill_job", description="Backfill a re-sharding.")
-    given_plan = parser.add_mutually_exclusive_group(required=True)
-    given_plan.add_argument("--plan", help="path of the plan")
-    given_plan.add_argument("--plan-json", help="the plan itself, JSON or base64 of gzipped JSON")
-    given = parser.parse_args(arguments)
-    try:
-        text = given.plan_json or pathlib.Path(given.plan).read_text(encoding="utf-8")
-        plan = backfill_plan.loads(text)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"backfill_job: {error}\n")
+    add_plan(parser)
+    plan = read_plan(parser.prog, parser.parse_args(arguments), backfill_plan.loads)
+    if plan is None:
         return 2
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a wrong plan needs no Spark
 

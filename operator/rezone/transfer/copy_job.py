@@ -24,7 +24,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rezone.transfer.dispatch import Receivers, dispatch
 from rezone.transfer.stream import copy_entry
@@ -35,6 +35,8 @@ from rezone.wire.copying.plan import PartitionCopy
 TASK_FAILURES_DEFAULT = 4
 RETRY_PAUSE_SECONDS_MAX = 30.0
 REPORTED_ERRORS_MAX = 20
+
+PlanT = TypeVar("PlanT")
 
 
 class CopyFailedError(Exception):
@@ -134,11 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code: 0 all copied, 1 some failed, 2 the plan is wrong."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    try:
-        text = given.plan_json or pathlib.Path(given.plan).read_text(encoding="utf-8")
-        plan = copyplan.loads(text)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"copy_job: {error}\n")
+    plan = read_plan(parser.prog, given, copyplan.loads)
+    if plan is None:
         return 2
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a wrong plan needs no Spark
 
@@ -169,11 +168,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if result["failed"] else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="copy_job", description="Copy partitions between nodes.")
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Have a job take its plan as a file or as an argument."""
     plan = parser.add_mutually_exclusive_group(required=True)
     plan.add_argument("--plan", help="path of the plan")
     plan.add_argument("--plan-json", help="the plan itself, JSON or base64 of gzipped JSON")
+
+
+def read_plan(job: str, given: argparse.Namespace, loads: Callable[[str], PlanT]) -> PlanT | None:
+    """Return the plan a job was given; None when it is wrong, which is said on standard error."""
+    try:
+        return loads(given.plan_json or pathlib.Path(given.plan).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{job}: {error}\n")
+        return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="copy_job", description="Copy partitions between nodes.")
+    add_plan(parser)
     parser.add_argument("--batch-bytes", type=int, default=2 << 20)
     parser.add_argument("--retry-pause-seconds", type=float, default=1.0)
     parser.add_argument("--keep-context", action="store_true", help=argparse.SUPPRESS)

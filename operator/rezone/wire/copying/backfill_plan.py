@@ -4,12 +4,9 @@ A JSON object: the data nodes' addresses by their ids, and the parts: pairs of a
 an old one that overlap. It travels as that of a copy does (`plan`).
 """
 
-import base64
-import gzip
-
 import msgspec
 
-from rezone.wire.copying.plan import GZIP_BASE64, PACK_OVER_BYTES, PLAN_BYTES_MAX
+from rezone.wire.copying.plan import packed, unpacked
 from rezone.wire.messages import NodeId, PartitionId
 
 
@@ -29,21 +26,13 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def dumps(plan: BackfillPlan) -> str:
     """Return the plan as text: JSON, or base64 of gzipped JSON when it is big."""
-    data = msgspec.json.encode(plan)
-    if len(data) <= PACK_OVER_BYTES:
-        return data.decode()
-    return base64.b64encode(gzip.compress(data, mtime=0)).decode()
+    return packed(msgspec.json.encode(plan))
 
 
 def loads(text: str) -> BackfillPlan:
     """Return the plan in `text`; ValueError says what is wrong with it."""
-    data = text.strip().encode()
     try:
-        if text.lstrip().startswith(GZIP_BASE64):
-            data = gzip.decompress(base64.b64decode(data, validate=True))
-        if len(data) > PLAN_BYTES_MAX:
-            raise ValueError(f"the plan has {len(data)} bytes, the limit is {PLAN_BYTES_MAX}")
-        plan = msgspec.json.decode(data, type=BackfillPlan, strict=False)
+        plan = msgspec.json.decode(unpacked(text), type=BackfillPlan, strict=False)
     except (msgspec.MsgspecError, OSError, EOFError) as error:
         raise ValueError(f"not a backfill plan: {error}") from error
     if not plan.nodes or not plan.parts:

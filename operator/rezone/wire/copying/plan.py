@@ -12,9 +12,9 @@ import msgspec
 
 from rezone.wire.messages import NodeId, PartitionId
 
-PLAN_BYTES_MAX = 64 << 20
-GZIP_BASE64 = "H4sI"
-PACK_OVER_BYTES = 4096
+_PLAN_BYTES_MAX = 64 << 20
+_GZIP_BASE64 = "H4sI"
+_PACK_OVER_BYTES = 4096
 
 
 class CopyTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,22 +44,31 @@ class PartitionCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 def dumps(plan: Sequence[PartitionCopy]) -> str:
     """Return the plan as text: JSON, or base64 of gzipped JSON when it is big."""
-    data = msgspec.json.encode(list(plan))
-    if len(data) <= PACK_OVER_BYTES:
+    return packed(msgspec.json.encode(list(plan)))
+
+
+def packed(data: bytes) -> str:
+    """Return a plan's JSON as text: itself, or base64 of it gzipped when it is big."""
+    if len(data) <= _PACK_OVER_BYTES:
         return data.decode()
     # mtime 0: the same plan gives the same text, which makes its ConfigMap comparable.
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
 
 
+def unpacked(text: str) -> bytes:
+    """Return the JSON in a plan's text; ValueError, OSError or EOFError when there is none."""
+    data = text.strip().encode()
+    if text.lstrip().startswith(_GZIP_BASE64):
+        data = gzip.decompress(base64.b64decode(data, validate=True))
+    if len(data) > _PLAN_BYTES_MAX:
+        raise ValueError(f"the plan has {len(data)} bytes, the limit is {_PLAN_BYTES_MAX}")
+    return data
+
+
 def loads(text: str) -> list[PartitionCopy]:
     """Return the plan in `text`; ValueError says what is wrong with it."""
-    data = text.strip().encode()
     try:
-        if text.lstrip().startswith(GZIP_BASE64):
-            data = gzip.decompress(base64.b64decode(data, validate=True))
-        if len(data) > PLAN_BYTES_MAX:
-            raise ValueError(f"the plan has {len(data)} bytes, the limit is {PLAN_BYTES_MAX}")
-        plan = msgspec.json.decode(data, type=list[PartitionCopy])
+        plan = msgspec.json.decode(unpacked(text), type=list[PartitionCopy])
     except (msgspec.MsgspecError, OSError, EOFError) as error:
         raise ValueError(f"not a copy plan: {error}") from error
     partitions = [copy.partition for copy in plan]
