@@ -92,18 +92,23 @@ class SimulatedDispatcher:
 
     def step(self, now: float) -> None:
         """Go on with each request."""
+        self._learn()
+        for sent in list(self._sent):
+            self._go_on(sent, now)
+
+    def _learn(self) -> None:
         told = frozenset(self._plane.told)
         if self.placement.sealed != told:
             self.placement = Placement(self._plane.old, self._plane.new, told)
-        for sent in list(self._sent):
-            self._go_on(sent, now)
 
     def _go_on(self, sent: _Sent, now: float) -> None:
         request, outcome = sent.request, sent.outcome
         if outcome is None and now - sent.since < PATIENCE_SECONDS:
             return
         if isinstance(outcome, ReshardedError):
+            # As in the client's: who gets this finds others in the placement, or asks in a loop.
             self._plane.told.add(request.partition)
+            self._learn()
         if isinstance(outcome, RezoneError):
             request.last_error = outcome
             once = request.shared and request.attempts == 1 and isinstance(outcome, RowLockedError)
@@ -295,6 +300,10 @@ class Sharing:
         for call in calls:
             error = call.future.exception(0)
             self._plane.counts[type(error).__name__ if error else "acknowledged calls"] += 1
+            if isinstance(error, NotReadyError):
+                # It has met no leader until its deadline: no attempt was made.
+                assert call.stored not in kept, f"{call} was never sent"
+                continue
             if call.refused:
                 assert error is not None, f"{call} should be refused"
                 assert call.stored not in kept, f"{call} was refused"
