@@ -141,6 +141,40 @@ def test_the_last_request_on_the_wire_is_the_one_that_counts() -> None:
     assert last.opaque == counts
 
 
+class Replaced(test_consumer.Rows):
+    """A partition whose stream is wanted again while the request of the one before is made."""
+
+    def __init__(self, case: test_consumer.Case) -> None:
+        super().__init__()
+        self.case = case
+
+    def stream_request(self, opaque: int) -> StreamRequest:
+        """Have a stream of the next epoch wanted, once."""
+        if self.case.rows is self:
+            self.case.rows = test_consumer.Rows()
+            self.case.want()
+        return super().stream_request(opaque)
+
+
+def test_a_request_of_a_replaced_stream_is_not_sent() -> None:
+    """The leader would stream by it, and drop all acks: it waits for a follower that has all.
+
+    A data node that asks again after a pause and hears of a new epoch meanwhile does this.
+    """
+    case = test_consumer.Case()
+    case.rows = Replaced(case)
+    case.want()
+    wire = case.wire()
+    asked = [wire.heard(StreamRequest).opaque]
+    wire.ok(case.consumer.statistics()[P].opaque)
+    with contextlib.suppress(queue.Empty):
+        while True:
+            message = wire.sent.get_nowait()
+            asked += [message.opaque] if isinstance(message, StreamRequest) else []
+    case.consumer.close(WAIT_SECONDS)
+    assert asked == [case.consumer.statistics()[P].opaque]
+
+
 def test_a_deleted_replica_does_not_join_by_its_old_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

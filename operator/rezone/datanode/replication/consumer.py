@@ -248,6 +248,9 @@ class ConsumerChannel:
         """Have a stream of this partition, from its present end on; a running one starts again."""
         with self._changed:
             stream = ConsumerStream(sink, self._clock.monotonic())
+            if (old := self._streams.get(sink.partition_id)) is not None:
+                # A request of it that is not on the wire yet must not come after this one's.
+                old.stop()
             self._streams[sink.partition_id] = stream
             channel = self._channel
             self._changed.notify_all()
