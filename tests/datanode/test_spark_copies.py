@@ -20,9 +20,9 @@ from rezone.wire.copying import plan as copyplan
 from rezone.wire.copying.plan import CopyTarget, PartitionCopy
 from rezone.wire.messages import AdmitCopies, AdmittedCopy, ZoneConfig
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-SECONDS = 120.0
+SECONDS = 240.0
 ROWS = 3_000
 REPLICAS = {0: (0, 1, 2), 1: (0, 1), 2: (0, 2)}
 """The partitions; node 0 has all rows, the others need copies."""

@@ -31,6 +31,7 @@ def digest(seed: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_seed_is_always_the_same_run() -> None:
     """A failing seed could not be repeated: something hangs on hashes, threads or the clock."""
     code = "from simulation.test_storms import digest; print(digest(2))"
@@ -41,7 +42,7 @@ def test_a_seed_is_always_the_same_run() -> None:
             env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": salt},
             capture_output=True,
             check=True,
-            timeout=120,
+            timeout=280,
         ).stdout
         for salt in ("1", "2")
     }

@@ -31,7 +31,7 @@ from rezone.wire.copying.backfill_plan import BackfillPart, BackfillPlan
 from rezone.wire.errors import NotReadyError
 
 PART = BackfillPart(16384, 0)
-SECONDS = 200.0
+SECONDS = 400.0
 
 
 def test_a_plan_comes_back_as_it_was_written() -> None:
@@ -80,7 +80,7 @@ def test_the_last_try_of_a_task_tells_its_error() -> None:
 @pytest.mark.proves("SP-01", "B-08")
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_real_driver_backfills_a_re_sharding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
