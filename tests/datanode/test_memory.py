@@ -357,7 +357,8 @@ def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
     serving = threading.Thread(target=channel.run, daemon=True)
     serving.start()
     assert tally.waited.wait(30)
-    assert unread.received <= 12
+    # Twelve fill the tally, and one is on its way to the client, which counts no more.
+    assert unread.received <= 13
     assert tally.used < tally.limit + ANSWER_BYTES + len(body)
     unread.taken.set()
     serving.join(30)

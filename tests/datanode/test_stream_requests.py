@@ -346,6 +346,9 @@ def test_frames_without_entries_are_counted_until_the_follower_shows_that_it_has
             assert wire.said.wait(PATIENCE_SECONDS)
         (*_, asked) = (each.round for each in wire.sent if isinstance(each, LeaseRequest))
         channel._handle(LeaseGrant(round=asked, lease_ms=0))
+        with channel.outbox._idle:
+            # The thread that has sent the question would send the next frame, too.
+            assert channel.outbox._idle.wait_for(lambda: not channel.outbox._busy, PATIENCE_SECONDS)
         assert commit() is threading.current_thread(), "it has read all that came before"
 
 

@@ -349,7 +349,7 @@ async def test_node_comes_fails_and_goes(cluster: LocalCluster, api: KubeApi) ->
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 async def test_spark_application_runs(cluster: LocalCluster, api: KubeApi, tmp_path: Path) -> None:
     """Every bulk transfer goes this way; fakes of spark-submit would hide a wrong command line."""
     job = tmp_path / "job.py"
