@@ -49,6 +49,9 @@ _SEED_MAX = 1 << 31
 @click.option(
     "--whole-seconds", default=120.0, show_default=True, help="How long healing may take."
 )
+@click.option(
+    "--served-seconds", default=60.0, show_default=True, help="How long until all clients write."
+)
 @click.option("--storm-seconds", default=0.0, help="How long a storm comes behind the faults.")
 @click.option("--soak-seconds", default=0.0, help="How long storms come one after the other then.")
 @click.option("--report", type=click.Path(path_type=Path), help="Where the results go as JSON.")
@@ -59,6 +62,7 @@ def main(
     seed: int | None,
     partitions: int,
     whole_seconds: float,
+    served_seconds: float,
     storm_seconds: float,
     soak_seconds: float,
     report: Path | None,
@@ -86,7 +90,9 @@ def main(
         local.up(NODES, report=say)
         # A storm re-shards up to twice, the second time after the first has let its partitions go.
         retained = 2 * GRACE_SECONDS
-        limits = Limits(whole_seconds, storm_whole=2 * whole_seconds + retained)
+        limits = Limits(
+            whole_seconds, storm_whole=2 * whole_seconds + retained, served=served_seconds
+        )
         plan = Plan(cases, seed, partitions, storm_seconds, soak_seconds, limits)
         found = asyncio.run(_run(state, local, plan))
     if report is not None:
@@ -166,9 +172,9 @@ async def _run(state: Path, local: LocalCluster, plan: Plan) -> Report:
         cluster = DemoCluster(api, local.kubeconfig, kubectl, local.kubeconfig.parent)
         world = World(cluster, state, build_shim(default_places().programs), plan.partitions)
         await world.make()
-        whole, problems = await until_whole(world, plan.limits.made)
-        if whole is None:
-            raise DemoError(f"the zone was not made: {problems}")
+        made = await until_whole(world, plan.limits.made)
+        if made.whole is None:
+            raise DemoError(f"the zone was not made: {made.missing}")
         world.start_clients(plan.seed)
         say(f"the zone is made; it and its clients run in {state}")
         run = Run(world, plan.seed, plan.limits)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from e2e.chaos.stalls import Stall
+
 
 @dataclass
 class Row:
     """What one fault, or a storm of them, has done to a zone in use; times in seconds.
 
-    `gaps`: for each partition the longest time without an acknowledged write. `whole_seconds`:
-    from the fault's end until nothing was left of it; None where that was not in time. `restarts`
+    `gaps`: for each partition the longest time without an acknowledged write; `stalls`: what was
+    seen while those that were long lasted. From the fault's end on: `served_seconds` until every
+    client wrote in all partitions again, `whole_seconds` until nothing was left of it; None where
+    that was not in time. `restarts`
     of containers count those that the fault itself has killed. `told`: reasons that the zone's
     conditions had in the meantime, and not before. `faults` of a storm: how many of each did
     something.
@@ -24,6 +28,8 @@ class Row:
     gaps: list[float]
     writes_per_second: float
     whole_seconds: float | None
+    served_seconds: float | None = None
+    stalls: list[Stall] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     restarts: int = 0
     problems: list[str] = field(default_factory=list)
@@ -51,8 +57,8 @@ class Report:
 
 _HEAD = (
     "| fault | seconds | bites | writes/s | longest gap of each partition, seconds "
-    "| whole after, seconds | restarts | the zone said |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    "| served after, seconds | whole after, seconds | restarts | the zone said |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
@@ -64,18 +70,24 @@ def table(rows: Sequence[Row]) -> str:
 def line(row: Row) -> str:
     """Return one row in words, for a person who watches."""
     gaps = " ".join(f"{gap:.1f}" for gap in sorted(row.gaps, reverse=True))
-    whole = "never" if row.whole_seconds is None else f"after {row.whole_seconds:.0f} s"
+    served, whole = (
+        "never" if seconds is None else f"after {seconds:.0f} s"
+        for seconds in (row.served_seconds, row.whole_seconds)
+    )
     return (
         f"{row.name}: bit {row.bites} times, {row.writes_per_second:.0f} writes/s, "
-        f"gaps {gaps}, whole {whole}"
+        f"gaps {gaps}, served {served}, whole {whole}"
     )
 
 
 def _line(row: Row) -> str:
     gaps = " ".join(f"{gap:.1f}" for gap in sorted(row.gaps, reverse=True))
-    whole = "**not**" if row.whole_seconds is None else f"{row.whole_seconds:.0f}"
+    served, whole = (
+        "**not**" if seconds is None else f"{seconds:.0f}"
+        for seconds in (row.served_seconds, row.whole_seconds)
+    )
     return (
         f"| {row.name}: {row.what} | {row.seconds:.0f} | {row.bites} "
-        f"| {row.writes_per_second:.0f} | {gaps} | {whole} "
+        f"| {row.writes_per_second:.0f} | {gaps} | {served} | {whole} "
         f"| {row.restarts} | {', '.join(row.told)} |"
     )

@@ -8,11 +8,13 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from e2e.chaos.cases import Case, in_storms
 from e2e.chaos.fault import Fault
 from e2e.chaos.history import Operation, Outcome, longest_gaps
 from e2e.chaos.report import Row, line
+from e2e.chaos.stalls import Stalls
 from e2e.chaos.storm import Storm, plan
 from e2e.chaos.world import World
 from e2e.kind.command import say
@@ -26,53 +28,82 @@ STEADY_SECONDS = 4.0
 
 @dataclass(frozen=True)
 class Limits:
-    """How long things may take, in seconds."""
+    """How long things may take, in seconds.
+
+    `served`: until every client writes again in all partitions. That waits for no copy and for no
+    re-sharding, so it is much less than until nothing is left of a storm.
+    """
 
     whole: float
     storm_whole: float
+    served: float
     made: float = 240.0
 
 
-async def until_whole(world: World, limit_seconds: float) -> tuple[float | None, list[str]]:
-    """Return after how many seconds all was whole, and stayed so; None and what is not, if never.
+class Healed(NamedTuple):
+    """After how many seconds every client was `served`, and all `whole`; None for never.
+
+    `missing`: what was not, when that was given up.
+    """
+
+    served: float | None
+    whole: float | None
+    missing: list[str]
+
+
+async def until_whole(world: World, limit_seconds: float) -> Healed:
+    """Return when all was whole, and stayed so; or what is not, when the time is over.
 
     Whole: the zone is Ready with all replicas in sync, no task, no migration and no pod that is
     not ready, and every client is served at every partition.
     """
-    begun = time.monotonic()
+    begun, known = time.monotonic(), len(world.histories.ended())
     since: float | None = None
+    served: float | None = None
     while True:
         now = time.monotonic()
-        missing = await _missing(world, begun)
+        unserved = _not_served(world, world.histories.ended()[known:], begun)
+        if served is None and not unserved:
+            served = now - begun
+        missing = unserved + await _missing(world)
         if missing:
             since = None
         elif since is None:
             since = now
         elif now - since >= STEADY_SECONDS:
-            return since - begun, []
+            return Healed(served, since - begun, [])
         if now - begun > limit_seconds + (STEADY_SECONDS if since is not None else 0):
-            return None, missing or ["it was whole for a moment only"]
+            return Healed(served, None, missing or ["it was whole for a moment only"])
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _missing(world: World, since: float) -> list[str]:
+async def _missing(world: World) -> list[str]:
     try:
-        return await world.not_whole() or _not_served(world, since)
+        return await world.not_whole()
     except (ApiError, OSError, LookupError) as error:
         return [f"the API server: {error}"]
 
 
-def _not_served(world: World, since: float) -> list[str]:
+def _not_served(world: World, operations: Sequence[Operation], since: float) -> list[str]:
     if not world.clients:
         return []
     served = {
         (each.client, each.partition)
-        for each in world.histories.ended()
+        for each in operations
         if each.write and each.outcome is Outcome.OK and each.return_ns > since * 1e9
     }
     wanted = {(c + 1, p) for c in range(len(world.clients)) for p in range(world.partitions)}
     left = sorted(wanted - served)
     return [f"client {c} had no write acknowledged in partition {p} since" for c, p in left]
+
+
+def served_too_late(served: float | None, limit_seconds: float) -> list[str]:
+    """Return what is wrong with when clients were served; nothing when it was in time."""
+    if served is None:
+        return ["some client was not served at all again"]
+    if served > limit_seconds:
+        return [f"clients were served {served:.0f} s after the end, not within {limit_seconds:.0f}"]
+    return []
 
 
 class Run:
@@ -127,24 +158,31 @@ class Run:
         restarts, before = await self._world.restarts(), await self._world.reasons()
         off_before = await self._world.times_off()
         begun = time.monotonic()
-        async with self._told() as told:
-            bites = await play()
-        healed = time.monotonic()
-        whole, problems = await until_whole(self._world, limit_seconds)
+        async with Stalls(self._world).noted() as stalls:
+            async with self._told() as told:
+                bites = await play()
+            end_seconds = time.monotonic()
+            healed = await until_whole(self._world, limit_seconds)
         operations = self._world.histories.ended()
-        begin, end = int(begun * 1e9), int(healed * 1e9)
+        begin, end = int(begun * 1e9), int(end_seconds * 1e9)
         row = Row(
             name=name,
             what=what,
-            seconds=healed - begun,
+            seconds=end_seconds - begun,
             bites=bites,
             gaps=longest_gaps(operations, self._world.partitions, begin, end),
             writes_per_second=rate(operations, begin, end),
-            whole_seconds=whole,
+            served_seconds=healed.served,
+            whole_seconds=healed.whole,
             told=sorted(told - before),
-            problems=[*problems, *(["the fault did nothing"] if bites == 0 else [])],
+            stalls=list(stalls),
+            problems=[
+                *healed.missing,
+                *served_too_late(healed.served, self._limits.served),
+                *(["the fault did nothing"] if bites == 0 else []),
+            ],
         )
-        if whole is None:
+        if healed.whole is None:
             say("  all is killed now, so that what comes next has a whole zone")
             self._world.kill()
         else:
@@ -152,7 +190,8 @@ class Run:
             if not off_before:
                 # What a clock has done once may last, and is told of the fault that did it.
                 row.problems += await self._world.times_off()
-        for text in (line(row), *(f"  {problem}" for problem in row.problems)):
+        stalled = [text for each in row.stalls for text in each.lines()]
+        for text in (line(row), *(f"  {each}" for each in (*stalled, *row.problems))):
             say(text)
         self.rows.append(row)
         return row
@@ -177,9 +216,9 @@ class Run:
                 await listening
 
     async def _settled(self) -> None:
-        whole, problems = await until_whole(self._world, self._limits.whole)
-        if whole is None:
-            raise DemoError(f"the zone is not whole before the fault: {problems}")
+        found = await until_whole(self._world, self._limits.whole)
+        if found.whole is None:
+            raise DemoError(f"the zone is not whole before the fault: {found.missing}")
 
     async def _held(self, fault: Fault, seconds: float) -> int:
         try:

@@ -27,7 +27,7 @@ from rezone.local.processes import PidFile, ProcessId, spawn
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES
 from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.wire.errors import RezoneError
-from rezone.wire.messages import LeaderAndIsr
+from rezone.wire.messages import LeaderAndIsr, PartitionId
 
 ZONE = "chaos"
 REPLICAS = 3
@@ -229,6 +229,10 @@ class World:
         """Return the route table."""
         return await self.cluster.routes(ZONE)
 
+    async def records(self) -> dict[PartitionId, LeaderAndIsr]:
+        """Return the route table by partition id, of both layouts while there are two."""
+        return await self.cluster.records(ZONE)
+
     async def busiest(self) -> int:
         """Return the data node that leads most partitions; LookupError when none runs."""
         return (await self.by_leaders())[0]
@@ -275,6 +279,18 @@ class World:
         found += await self._work("regionmigrations", TERMINAL_MIGRATION_STATES)
         found += await self._replicas(zone["spec"]["partitions"])
         return found + await self._pods(zone["spec"]["dataNodes"]["count"])
+
+    async def waits(self) -> list[str]:
+        """Return what the operator says is not over, and what each waits for."""
+        zone = await self.zone()
+        conditions = (zone.get("status") or {}).get("conditions", ())
+        found = [
+            f"the zone's {each['type']} is {each['status']}: {each['reason']}: {each['message']}"
+            for each in conditions
+            if (each["type"] == "Ready") != (each["status"] == "True")
+        ]
+        found += await self._work("rebalancetasks", TERMINAL_TASK_STATES)
+        return found + await self._work("regionmigrations", TERMINAL_MIGRATION_STATES)
 
     async def tasks_under_way(self) -> list[str]:
         """Return the names of the rebalances that have not ended."""

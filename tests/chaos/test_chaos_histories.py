@@ -175,11 +175,11 @@ class TestChecker:
 def test_the_table_tells_what_is_not_whole() -> None:
     """A zone that never healed must not look as one that healed at once."""
     rows = [
-        Row("a", "b", 12.2, 9, [0.1, 3.06], 80.4, whole_seconds=2.2, told=["X", "Y"], restarts=1),
+        Row("a", "b", 12.2, 9, [0.1, 3.06], 80.4, 2.2, 1.2, told=["X", "Y"], restarts=1),
         Row("c", "d", 12.2, 9, [0.1, 0.1], 80.4, whole_seconds=None),
     ]
 
     assert table(rows).splitlines()[2:] == [
-        "| a: b | 12 | 9 | 80 | 3.1 0.1 | 2 | 1 | X, Y |",
-        "| c: d | 12 | 9 | 80 | 0.1 0.1 | **not** | 0 |  |",
+        "| a: b | 12 | 9 | 80 | 3.1 0.1 | 1 | 2 | 1 | X, Y |",
+        "| c: d | 12 | 9 | 80 | 0.1 0.1 | **not** | **not** | 0 |  |",
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from rezone.local.agent.records import load_record
 from rezone.local.api import KubeApi
-from rezone.wire.messages import LeaderAndIsr
+from rezone.wire.messages import LeaderAndIsr, PartitionId
 
 NAMESPACE = "rezone-system"
 POLL_SECONDS = 0.25
@@ -66,13 +66,17 @@ class DemoCluster:
 
     async def routes(self, zone: str) -> tuple[LeaderAndIsr, ...]:
         """Return a zone's route table, by partition."""
+        return tuple((await self.records(zone)).values())
+
+    async def records(self, zone: str) -> dict[PartitionId, LeaderAndIsr]:
+        """Return a zone's route records by the ids of their partitions, in their order."""
         import msgspec  # noqa: PLC0415 - only here
 
         labels = f"rezone.dev/zone={zone},app.kubernetes.io/component=routes"
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         shards = (await self.api.get(path, labelSelector=labels))["items"]
         texts = {int(key): text for shard in shards for key, text in shard["data"].items()}
-        return tuple(msgspec.json.decode(texts[p], type=LeaderAndIsr) for p in sorted(texts))
+        return {p: msgspec.json.decode(texts[p], type=LeaderAndIsr) for p in sorted(texts)}
 
     async def until(
         self,
