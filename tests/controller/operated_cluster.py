@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 import msgspec
 import pyarrow as pa
@@ -87,6 +87,11 @@ class TestCluster:
             if record is not None and record.name == pod and found and found.process:
                 return found.process.pid
         return None
+
+    def open_logs(self, namespace: str, pods: str, stack: contextlib.ExitStack) -> list[TextIO]:
+        """Open the logs of data nodes that run now: they can be read when their pods are gone."""
+        found = (self.state / "pods").glob(f"{namespace}_{pods}_*/data-node/*.log")
+        return [stack.enter_context(path.open()) for path in found]
 
 
 def zone_manifest(namespace: str, name: str, **changes: Any) -> Json:

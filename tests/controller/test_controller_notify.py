@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rezone.controller.nodes import notify
-from rezone.controller.nodes.monitor import WatchedNode
+from rezone.controller.nodes.monitor import WatchedNode, utc_now
 from rezone.controller.nodes.node_state import NodeState
 from rezone.controller.nodes.notify import NODES_AT_ONCE, PARTITIONS_PER_CALL, Notifier
 from rezone.domain.routing import routes
@@ -181,6 +181,19 @@ async def test_nodes_without_a_replica_are_told_all_records_too(
         assert await notifier.notify(config, {}, table, Fence(coordinator_epoch=1))
     for node in nodes.values():
         assert node.told() == ["ConfigureNode", [0, 1], [0]]
+
+
+def test_nodes_that_answer_hear_that_their_zone_is_deleted(executor: ThreadPoolExecutor) -> None:
+    """Their pods would wait for an operator that asks no more; a silent one would hold a thread."""
+    node, watched, notifier = alone(executor)
+    node.refuses = NotReadyError("not now")
+    notifier.zone_deleted(Fence(coordinator_epoch=1), "u")
+    watched.unreachable_since = utc_now()
+    notifier.zone_deleted(Fence(coordinator_epoch=1), "u")
+
+    executor.shutdown()
+
+    assert node.told() == ["ZoneDeleted"]
 
 
 REFUSALS = {

@@ -7,11 +7,13 @@ budgets that the operator writes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from operated_cluster import (
@@ -145,6 +147,19 @@ def never_waited(writer: Writer) -> None:
     assert writer.longest_seconds < LEADER_LEASE_SECONDS / 2
 
 
+def were_relieved(logs: list[TextIO]) -> None:
+    """Assert that data nodes have stopped because others had taken their place.
+
+    By their own word, which no load changes.
+    """
+    assert len(logs) == 3
+    last = [
+        [json.loads(each) for each in log if '"leaving' in each or '"relieved"' in each]
+        for log in logs
+    ]
+    assert [words[-1]["event"] for words in last] == ["relieved"] * 3, last
+
+
 def template(**annotations: str | None) -> str:
     """Return a patch of the zone's pod template, for kubectl."""
     return json.dumps(
@@ -161,7 +176,9 @@ async def test_update_replaces_all_pods_under_writes(
     labels = "rezone.dev/zone=kept"
     before = {p["metadata"]["uid"] for p in (await api.get(path, labelSelector=labels))["items"]}
     words = ("--namespace", NAMESPACE, "patch", "dz", "kept", "--type=merge", "--patch")
-    with Writer(addresses_of(zone).values()) as writer:
+    stack = contextlib.ExitStack()
+    with stack, Writer(addresses_of(zone).values()) as writer:
+        logs = cluster.open_logs(NAMESPACE, "kept-*", stack)
         writer.wait_for_more(10)
         cluster.kubectl(*words, template(release="2"))
         await until_zone(api, NAMESPACE, "kept", lambda z: update_of(z).get("node") is not None)
@@ -169,6 +186,7 @@ async def test_update_replaces_all_pods_under_writes(
         found = await until_zone(api, NAMESPACE, "kept", is_updated)
         writer.wait_for_more(10)
         await check_settled(api, NAMESPACE, "kept")
+        were_relieved(logs)
     assert is_updated(found)
     pods = (await api.get(path, labelSelector=labels))["items"]
     assert len(pods) == 3

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from replica_cluster import FAST, Client, Coordinator, cluster
+from replica_cluster import FAST, Client, Coordinator, HandClock, cluster
 from resharding_kit import seal
 
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.datanode.service.leaving import leave
-from rezone.wire.messages import ConfigureNode, ZoneConfig
+from rezone.wire.errors import ConflictError, StaleEpochError
+from rezone.wire.messages import ConfigureNode, Fence, ZoneConfig, ZoneDeleted
 
 P = 0
 ZONE = ZoneConfig(zone="test", zone_uid="uid-test", partitions=1, next_partitions=2)
@@ -58,7 +60,7 @@ def test_a_sealed_partition_needs_who_has_it_alone(c: Coordinator) -> None:
 
 def test_a_silent_coordinator_is_waited_for_by_who_is_alone_in_sync(tmp_path: Path) -> None:
     """An operator that is away for some seconds would cost rows that only this disk has."""
-    settings = msgspec.structs.replace(FAST, coordinator_silent_ms_max=1)
+    settings = msgspec.structs.replace(FAST, leave_unread_ms_max=1)
     with cluster(tmp_path, 2, settings=settings) as c:
         c.create(P, (0, 1))
         Client(c).put(P, {b"a": b"1"})
@@ -75,3 +77,43 @@ def test_a_silent_coordinator_is_waited_for_by_who_is_alone_in_sync(tmp_path: Pa
 
         assert not leave(c.node(0), hurried), "nobody has led after it"
         assert c.isr(P) == {0, 1}
+
+
+@pytest.mark.proves("B-07")
+def test_an_operator_that_fails_over_is_waited_for(tmp_path: Path) -> None:
+    """What is led here would wait for a leader's lease: an update often stops an operator as well.
+
+    Asserted: a node that is told to stop while nobody has asked for its report for the length of an
+    operator's Lease and twice as much to start again ends relieved, and leads nothing.
+    """
+    clock = HandClock()
+    away_seconds = 3 * CoordinatorSettings().lease_duration_seconds
+    with cluster(tmp_path, config=TWO, clock=clock) as c:
+        c.create(P, (0, 1, 2))
+        node, looks = c.node(0), itertools.count(1)
+
+        def hurried(_seconds: float) -> bool:
+            if (look := next(looks)) <= away_seconds:
+                clock.advance(1.0)
+            elif look == away_seconds + 1:
+                c.move(P, 1)
+            else:
+                c.settle()
+            return False
+
+        assert leave(node, hurried), "it has stopped before anybody could lead in its place"
+        assert c.records[P].leader == 1
+        assert c.isr(P) == {1, 2}
+
+
+def test_a_deleted_zone_has_no_use_for_a_node(c: Coordinator) -> None:
+    """Each pod of a zone that is deleted would wait for an operator that asks no more."""
+    with pytest.raises(StaleEpochError):
+        c.call(0, ZoneDeleted(fence=Fence(coordinator_epoch=0, revision=9), zone_uid=ZONE.zone_uid))
+    with pytest.raises(ConflictError, match="not of zone another"):
+        c.call(0, ZoneDeleted(fence=c.fence(), zone_uid="another"))
+    assert c.node(0).is_needed
+
+    c.call(0, ZoneDeleted(fence=c.fence(), zone_uid=ZONE.zone_uid))
+
+    assert leave(c.node(0), lambda _: pytest.fail("it waits"))

@@ -191,6 +191,7 @@ class SimulatedNode(DataNode):
         self.clock_bound = ClockBound(self.clock, self.settings.clock_bound_ahead_ms)
         self.process_id = f"process-{next(_processes)}"
         self.leaving = False
+        self._zone_deleted = False
         self._ack_again_at = math.inf
         self.space = DiskSpace(self.clock, machine.root, 0)
         self.memory = NodeMemory(self.settings)

@@ -14,13 +14,14 @@ from simulation.apiserver import Key
 from simulation.deletions import delete_one, remains, replace_zone, storm, unfinished_or_lost
 from simulation.pod_scenarios import Claimed, delete_pod_of_leader
 from simulation.runs import ALL_ENDS, RUN_SECONDS_MAX, alternately, seeds
-from simulation.scenarios import MIGRATION, TASK, Scenario, at_once, migrate, move
+from simulation.scenarios import MIGRATION, TASK, Scenario, at_once, later, migrate, move
 from simulation.world import Order, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 START = Claimed(spark=True)
 GONE_SECONDS_MAX = 120.0
+SOON_GONE_SECONDS_MAX = 10.0
 STATES = (
     (TASK, T.APPROVED),
     (TASK, T.AWAITING_REPLICAS),
@@ -102,6 +103,17 @@ def test_of_a_zone_that_is_gone_nothing_is_left(asked: tuple[str, str], *, dies:
     kind, state = asked
     with world_with(kind, state, World.delete_zone, dies=dies) as world:
         world.run(GONE_SECONDS_MAX, remains)
+
+
+def test_no_pod_of_a_zone_that_is_gone_waits_to_be_relieved() -> None:
+    """Each would wait for an operator that asks no more: a deletion would take half a minute.
+
+    Asserted: all that the zone owned is gone within seconds, and no pod was ended while needed.
+    """
+    orders = (Order(later(3.0), World.delete_zone),)
+    with Scenario("deleted at rest", START, orders).world() as world:
+        world.run(SOON_GONE_SECONDS_MAX, remains)
+        assert world.kubelet.missed == []
 
 
 @pytest.mark.proves("OP-02", "NW-06", "B-14")

@@ -114,6 +114,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     worker_threads: int = 4
     stop_ms_max: int = 3_000
     leave_ms_max: int = 60_000
+    leave_unread_ms_max: int = 30_000
     coordinator_silent_ms_max: int = 3_000
     plaintext_anywhere: bool = False
     shared_names_accepted: bool = False

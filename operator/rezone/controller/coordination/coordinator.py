@@ -135,6 +135,13 @@ class Coordinator:
         """The threads for calls to data nodes."""
         return self.monitors.executor
 
+    def zone_deleted(self, key: ZoneKey) -> None:
+        """Tell the data nodes of a zone that it is deleted, and stop watching it."""
+        runtime = self._runtimes.get(key)
+        if runtime is not None and runtime.fence is not None:
+            runtime.notifier.zone_deleted(runtime.fence, runtime.uid)
+        self.forget_zone(key)
+
     def forget_zone(self, key: ZoneKey) -> None:
         """Stop watching a zone that is gone."""
         self.metrics.forget(key.object_key)

@@ -32,6 +32,7 @@ from rezone.wire.messages import (
     PartitionAssignment,
     PartitionId,
     ZoneConfig,
+    ZoneDeleted,
     encode,
 )
 
@@ -150,6 +151,17 @@ class Notifier:
             *(self._bring_up(watched, config, peers, fence, calls) for watched in nodes),
         )
         return all(sent)
+
+    def zone_deleted(self, fence: Fence, zone_uid: str) -> None:
+        """Tell all nodes that answer that their zone is deleted; nobody waits for that.
+
+        One that is not told waits for an operator when its pod is deleted, and then stops.
+        """
+        request = ZoneDeleted(fence=fence, zone_uid=zone_uid)
+        for watched in self._monitor.nodes().values():
+            if watched.reachable:
+                call = functools.partial(watched.client.call, request, Ack)
+                self._executor.submit(call, timeout_seconds=self._timeout_seconds)
 
     async def _bring_up(
         self,

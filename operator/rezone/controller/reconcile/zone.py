@@ -94,7 +94,7 @@ class ZoneReconciler:
         zone = await self._c.store.find(DistributionZone, key.namespace, key.name)
         if zone is None or zone.metadata.deletion_timestamp is not None:
             # Everything the zone owns goes with it: the garbage collector follows the owner.
-            self._c.forget_zone(zone_key)
+            self._c.zone_deleted(zone_key)
             return None
         if is_refused(zone, self._c.settings):
             return await self._refuse(key, zone)

@@ -50,7 +50,7 @@ from rezone.storage.snapshot.checkpoints import FileSnapshot
 from rezone.storage.snapshot.snapshot import SnapshotSource
 from rezone.storage.store_config import StoreConfig
 from rezone.wire import layouts
-from rezone.wire.errors import LimitExceededError, NotReadyError
+from rezone.wire.errors import ConflictError, LimitExceededError, NotReadyError
 from rezone.wire.messages import (
     Fence,
     LeaderMoved,
@@ -106,6 +106,7 @@ class DataNode:
         self.clock_bound = ClockBound(self.clock, self.settings.clock_bound_ahead_ms)
         self.process_id = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.leaving = False
+        self._zone_deleted = False
         self.space = DiskSpace(self.clock, directory, self.settings.disk_reserve_bytes)
         self._ack_again_at = math.inf
         self.sync_times = SyncTimes(self.clock.monotonic)
@@ -194,9 +195,20 @@ class DataNode:
         for partition in self.partitions():
             self.ack(partition)
 
+    def note_zone_deleted(self, zone_uid: str) -> None:
+        """Note that the zone is gone, so that nobody misses this node when it shall stop.
+
+        Raises ConflictError when its data is of another zone.
+        """
+        if not self.zone.configured or self.config.zone_uid != zone_uid:
+            raise ConflictError(f"node {self.node_id} is not of zone {zone_uid}")
+        self._zone_deleted = True
+
     @property
     def is_needed(self) -> bool:
         """Whether a partition would miss this node, and others can take its place."""
+        if self._zone_deleted:
+            return False
         return any(partition.is_needed for partition in self.partitions())
 
     @property

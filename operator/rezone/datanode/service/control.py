@@ -62,6 +62,7 @@ from rezone.wire.messages import (
     UpgradeCandidate,
     WaitingCopies,
     WaitingCopiesRequest,
+    ZoneDeleted,
 )
 
 WAIT_MS_MAX = 60_000
@@ -75,6 +76,7 @@ class Control:
         self._calls: dict[type[Message], Callable[[Any], Message]] = {
             ConfigureNode: self.configure,
             NotifyLeaderAndIsr: self.notify,
+            ZoneDeleted: self.zone_deleted,
             RefuseIsr: self.refuse_isr,
             StopReplica: self.stop_replica,
             BeginEmpty: self.begin_empty,
@@ -134,6 +136,12 @@ class Control:
                 refused.append(error)
         if refused:
             raise min(refused, key=lambda error: error.details.get("superseded", 0))
+        return Ack()
+
+    def zone_deleted(self, request: ZoneDeleted) -> Ack:
+        """Note that the zone is deleted: this node is needed no longer."""
+        self._node.zone.check_fence(request.fence)
+        self._node.note_zone_deleted(request.zone_uid)
         return Ack()
 
     def _notify_one(self, request: NotifyLeaderAndIsr, assignment: PartitionAssignment) -> None:

@@ -6,8 +6,10 @@ propose it out of their in-sync sets while it still acks, so that no write waits
 partition would miss it any more it stops.
 
 It does not wait for ever: not longer than `leave_ms_max`, not when nobody has read its report for
-`coordinator_silent_ms_max` (then nobody could relieve it), and not after a second signal. What it
-still leads is then failed over as after a crash, and nothing acknowledged is lost.
+`leave_unread_ms_max`, and not after a second signal. What it still leads is then failed over as
+after a crash, and nothing acknowledged is lost. An operator that restarts, or fails over, is back
+before that: a drain or an update often stops it together with a data node. Where the zone is
+deleted nobody will ever read it again; that is told (`ZoneDeleted`), and nothing is waited for.
 
 Rows that it alone has in sync are lost with it where its disk goes with its pod. For those it
 waits through a coordinator's silence: another one may come and take a replica into the set.
@@ -31,7 +33,7 @@ def leave(node: DataNode, hurried: Callable[[float], bool]) -> bool:
     """
     settings, clock = node.settings, node.clock
     begun = clock.monotonic()
-    silence = settings.coordinator_silent_ms_max / 1000
+    silence = settings.leave_unread_ms_max / 1000
     node.leave()
     while node.is_needed:
         waited = clock.monotonic() - begun

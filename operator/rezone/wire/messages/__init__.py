@@ -44,6 +44,7 @@ from rezone.wire.messages.control import (
     StopReplica,
     Takeover,
     UpgradeCandidate,
+    ZoneDeleted,
 )
 from rezone.wire.messages.records import (
     FIRST_PARTITION_EPOCH,
@@ -283,6 +284,7 @@ __all__ = [
     "WriteRequest",
     "WriteResult",
     "ZoneConfig",
+    "ZoneDeleted",
     "decode",
     "encode",
 ]

@@ -176,6 +176,13 @@ class DigestReply(Message, frozen=True):
     uncompared: str = ""
 
 
+class ZoneDeleted(Message, frozen=True):
+    """Tell a data node that its zone is deleted: when it is told to stop, it is missed nowhere."""
+
+    fence: Fence
+    zone_uid: str
+
+
 class NoteCompared(Message, frozen=True):
     """Tell a replica that its copy equals its source: it may lead from now on (B-04).
 
