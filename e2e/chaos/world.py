@@ -290,7 +290,19 @@ class World:
             if (each["type"] == "Ready") != (each["status"] == "True")
         ]
         found += await self._work("rebalancetasks", TERMINAL_TASK_STATES)
-        return found + await self._work("regionmigrations", TERMINAL_MIGRATION_STATES)
+        found += await self._work("regionmigrations", TERMINAL_MIGRATION_STATES)
+        return found + await self._unready()
+
+    async def _unready(self) -> list[str]:
+        """Return which containers are not ready, and why they were started again last."""
+        pods = [*await self._data_node_pods(), *await self.cluster.pods(_OPERATOR_LABELS)]
+        return [
+            f"pod {pod['metadata']['name']} is not ready: {json.dumps(each['state'])}, "
+            f"restarts {each['restartCount']}, before: {json.dumps(each.get('lastState') or {})}"
+            for pod in pods
+            for each in pod["status"].get("containerStatuses", ())
+            if not each["ready"]
+        ]
 
     async def tasks_under_way(self) -> list[str]:
         """Return the names of the rebalances that have not ended."""

@@ -230,6 +230,19 @@ def test_two_operators_with_a_budget_are_the_default(helm: str) -> None:
     assert lease["rules"][0]["resources"] == ["leases"]
 
 
+def test_an_operator_that_gets_no_processor_time_is_not_killed_for_it(helm: str) -> None:
+    """Each start would take as long as the one before, and no leader be replaced for minutes.
+
+    A start took 45 s at a load of 20 for each processor, and more than a minute at 40.
+    """
+    pod = of_kind(chart(helm), "Deployment")[0]["spec"]["template"]["spec"]
+    probes = pod["containers"][0]
+    startup, liveness = probes["startupProbe"], probes["livenessProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] == PodSettings.startup_seconds_max
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 60
+    assert liveness["timeoutSeconds"] == liveness["periodSeconds"]
+
+
 @pytest.mark.proves("B-12")
 def test_tls_is_on_and_says_where_certificates_come_from(helm: str) -> None:
     """An installation would speak plaintext because nobody said anything, or wait for nobody."""
