@@ -46,6 +46,7 @@ _RECENT = 5000
 _PICTURES_MAX = 4
 _REFUSALS_MAX = 3
 _CHARACTERS_MAX = 160
+_LINE_CHARACTERS_MAX = 500
 
 
 @dataclass
@@ -76,7 +77,8 @@ class Stall:
         """Return it for a person, a line each."""
         found = [f"p{self.partition} took no write for {self.seconds:.0f} s"]
         for picture in self.pictures:
-            found += [f"  after {picture.seconds:.0f} s:", *(f"    {x}" for x in picture.lines)]
+            found.append(f"  after {picture.seconds:.0f} s:")
+            found += [f"    {each[:_LINE_CHARACTERS_MAX]}" for each in picture.lines]
         return found
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -37,6 +38,8 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(480)]
 NAMESPACE = "replaced"
 LEADER_LEASE_SECONDS = 20
 """Longer than any write may take here: a write that waited for a failover would be seen."""
+OPERATOR_AWAY_SECONDS = 6.0
+"""As long as another one needs to lead in the place of one that is lost."""
 CLAIM = {"volumeClaimTemplate": {"size": "1Gi"}}
 
 
@@ -147,6 +150,13 @@ def never_waited(writer: Writer) -> None:
     assert writer.longest_seconds < LEADER_LEASE_SECONDS / 2
 
 
+def write_on(writer: Writer, seconds: float) -> None:
+    """Return when a time is over in which writes went on."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        writer.wait_for_more(1)
+
+
 def were_relieved(logs: list[TextIO]) -> None:
     """Assert that data nodes have stopped because others had taken their place.
 
@@ -181,8 +191,17 @@ async def test_update_replaces_all_pods_under_writes(
         logs = cluster.open_logs(NAMESPACE, "kept-*", stack)
         writer.wait_for_more(10)
         cluster.kubectl(*words, template(release="2"))
-        await until_zone(api, NAMESPACE, "kept", lambda z: update_of(z).get("node") is not None)
-        await asyncio.to_thread(operator.restart)
+        found = await until_zone(
+            api, NAMESPACE, "kept", lambda z: update_of(z).get("node") is not None
+        )
+        await asyncio.to_thread(operator.kill)
+        # It may have died before this, or after: whoever leads next finds a pod that is to go.
+        pod = f"kept-{update_of(found)['node']}"
+        cluster.kubectl(
+            "--namespace", NAMESPACE, "delete", "pod", pod, "--wait=false", "--ignore-not-found"
+        )
+        await asyncio.to_thread(write_on, writer, OPERATOR_AWAY_SECONDS)
+        operator.start()
         found = await until_zone(api, NAMESPACE, "kept", is_updated)
         writer.wait_for_more(10)
         await check_settled(api, NAMESPACE, "kept")
