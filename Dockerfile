@@ -71,6 +71,10 @@ RUN --mount=type=secret,id=ca uv sync --extra operator --extra console --extra t
 
 FROM builder AS data-node-venv
 RUN --mount=type=secret,id=ca uv sync --extra data-node --extra tracing --no-install-project
+# Limits of what Flight's server receives (decision 503), by headers that go with the rest of C.
+COPY operator/native operator/native
+RUN --mount=type=secret,id=ca apt-get install --yes --no-install-recommends g++ \
+ && operator/native/build.sh /opt/venv/bin/python
 COPY operator operator
 RUN --mount=type=secret,id=ca uv sync --extra data-node --extra tracing && ./finish-venv.sh /opt/venv /out
 

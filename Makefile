@@ -118,7 +118,7 @@ bench: env ## Run all benchmarks; each prints its ratios
 
 env: .venv/.complete ## Make the Python environment from the lock file
 
-.venv/.complete: pyproject.toml uv.lock
+.venv/.complete: pyproject.toml uv.lock $(wildcard operator/native/*)
 	@bash hack/environment.sh
 	@touch $@
 

@@ -26,3 +26,8 @@ if [ -z "$uv" ]; then
 fi
 echo "rezone: installing the locked environment (PySpark is 450 MB the first time) ..."
 "$uv" sync --frozen --all-extras --inexact
+if command -v g++ >/dev/null 2>&1; then
+  operator/native/build.sh .venv/bin/python
+else
+  echo "rezone: g++ is missing (Debian: apt-get install g++): data nodes run without limits of what they receive" >&2
+fi

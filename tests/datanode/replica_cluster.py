@@ -230,7 +230,7 @@ class ProcessNode:
                 [
                     sys.executable,
                     "-m",
-                    "rezone.datanode.process",
+                    "rezone.datanode",
                     f"--node-id={self.node_id}",
                     f"--data-dir={self.directory / 'data'}",
                     f"--listen={self.address}",

@@ -229,7 +229,7 @@ def test_no_number_is_used_up_within_years() -> None:
 @pytest.mark.proves("TR-03")
 def test_plaintext_is_for_loopback_unless_said_otherwise(tmp_path: Path) -> None:
     """Whoever forgets the certificates would have a table that everybody may change."""
-    command = [sys.executable, "-m", "rezone.datanode.process", "--node-id=0"]
+    command = [sys.executable, "-m", "rezone.datanode", "--node-id=0"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REZONE_")}
     ended = subprocess.run(
         [*command, f"--data-dir={tmp_path}", "--listen=0.0.0.0:0", "--health-port=0"],

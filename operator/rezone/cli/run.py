@@ -27,7 +27,10 @@ def operator() -> None:
 @click.option("--health", required=True, metavar="HOST:PORT", help="Where probes are answered.")
 def data_node(node_id: int, zone: str, data_dir: Path, listen: str, health: str) -> None:
     """Run one data node until it is told to end (SIGTERM)."""
-    from rezone.datanode.process import run  # noqa: PLC0415 - see cli.main
+    from rezone.wire.transport import receive_limits  # noqa: PLC0415 - see cli.main
+
+    receive_limits.load()
+    from rezone.datanode.process import run  # noqa: PLC0415 - brings Flight, after its limits
 
     structlog.contextvars.bind_contextvars(zone=zone)
     health_port = int(health.rpartition(":")[2])

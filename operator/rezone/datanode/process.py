@@ -1,4 +1,4 @@
-"""The data node as a process: `rezone data-node`, or `python -m rezone.datanode.process`.
+"""The data node as a process: `rezone data-node`, or `python -m rezone.datanode`.
 
 Concurrency: the main thread waits for SIGTERM or SIGINT; everything else has its own threads. On
 the signal the node has others take its place (`leaving`), a second one cuts that short. Then it
@@ -33,6 +33,7 @@ from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.transport.callers import raise_limit
 from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.receive_limits import LIBRARY, ReceiveLimitsError, are_kept
 from rezone.wire.transport.tls import tls_from_environment
 
 _log = structlog.get_logger(__name__)
@@ -90,6 +91,7 @@ def run(
     node.open()
     settle_memory()
     server = Listener(node, listen, tls)
+    require_limits()
     health = HealthServer(node, listen.rpartition(":")[0], health_port)
     _log.info("serving", node=node_id, port=server.port, health_port=health.port)
     if ready_file is not None:
@@ -109,6 +111,16 @@ def run(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def require_limits() -> None:
+    """End the process when its server should keep limits and does not; say when there are none."""
+    try:
+        if not are_kept():
+            _log.warning("what callers send has no limit but memory", missing=LIBRARY)
+    except ReceiveLimitsError as error:
+        _log.error("cannot serve", error=str(error))
+        os._exit(EXIT_USAGE)  # other threads run already
 
 
 def is_loopback(listen: str) -> bool:
@@ -181,7 +193,3 @@ def main(arguments: list[str] | None = None) -> int:
         ),
         ready_file=given.ready_file,
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -58,6 +58,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     stranger_ms_max: int = 10_000
     strangers_address_max: int = 64
     descriptors_reserved: int = 256
+    unfinished_bytes_max: int = 192 << 20
     block_cache_bytes: int = 64 << 20
     write_buffers_bytes: int = 128 << 20
     log_tails_bytes_max: int = 64 << 20

@@ -3,7 +3,8 @@
 A connection is a stranger's until a call on it was let in (`welcome`), whatever it has shown or
 sent until then: nothing, a handshake, headers one byte at a time. Strangers that are too old are
 cut off, those of one address that are too many, and, when the node has few descriptors left for its
-own files, the oldest of all; then the newest connections of the address that has most.
+own files, the oldest of all; then the newest connections of the address that has most. Whoever
+sends most that becomes no message is cut off when all of it is too much (`intake`).
 
 Concurrency: `welcome` is safe from any thread; one thread looks.
 """
@@ -14,13 +15,17 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from rezone.datanode.scheduling.error_log import REFUSED, UNEXPECTED
+from rezone.datanode.service.intake import Intake, Taken
 from rezone.datanode.settings import Clock, NodeSettings
-from rezone.wire.transport.callers import Callers
+from rezone.wire.transport.callers import Callers, Passed
 from rezone.wire.transport.sockets import plain
 
 LOOK_SECONDS = 1.0
 CHECK_SECONDS = 0.1
-"""How often it is looked whether descriptors are left, which costs a microsecond."""
+"""How often it is looked whether descriptors are left, and memory: a microsecond each."""
+
+GROWN_BYTES = 32 << 20
+"""The process has so much more memory than when connections were looked at: they are again."""
 
 _RESERVE_SHARE = 4
 """At most such a part of the process's descriptors is reserved: where it has few, some clients are
@@ -36,6 +41,10 @@ class Connections(Protocol):
 
     def cut(self, address: str) -> None:
         """End one."""
+        ...
+
+    def passed(self) -> dict[str, Passed]:
+        """Return what has passed by each that was seen."""
         ...
 
     def left(self) -> int:
@@ -55,12 +64,18 @@ class Door:
         self._clock = clock
         self._welcome: dict[str, str] = {}
         self._since: dict[str, float] = {}
+        self._intake = Intake(settings.unfinished_bytes_max)
         self._closed = threading.Event()
 
-    def welcome(self, caller: str) -> None:
-        """Note that a call was let in; `caller` as gRPC writes it."""
-        if caller not in self._welcome:
-            self._welcome[caller] = plain(caller)
+    def welcome(self, caller: str) -> Taken:
+        """Note that a call was let in; returns what it tells the sizes of messages it takes.
+
+        `caller` is as gRPC writes it.
+        """
+        address = self._welcome.get(caller)
+        if address is None:
+            address = self._welcome[caller] = plain(caller)
+        return self._intake.taken(address)
 
     def start(self, port: int) -> None:
         """Look until it is closed, by a thread of its own."""
@@ -72,12 +87,13 @@ class Door:
 
     def _run(self, port: int) -> None:
         callers = Callers(port)
-        due = 0.0
+        due, memory = 0.0, 0
         while not self._closed.wait(CHECK_SECONDS):
             with UNEXPECTED.surviving("look who has connected"):
                 now = self._clock.monotonic()
-                if now >= due or callers.left() < self._reserve(callers):
-                    due = now + LOOK_SECONDS
+                grown = callers.memory() - memory > GROWN_BYTES
+                if now >= due or grown or callers.left() < self._reserve(callers):
+                    due, memory = now + LOOK_SECONDS, callers.memory()
                     self.look(callers, now)
         callers.close()
 
@@ -88,7 +104,7 @@ class Door:
         connected = set(addresses)
         for caller in before:
             if self._welcome[caller] not in connected:
-                del self._welcome[caller]
+                self._intake.forget(self._welcome.pop(caller))
         known = set(self._welcome.values())
         self._since = {address: self._since.get(address, now) for address in addresses}
         strangers = sorted((a for a in addresses if a not in known), key=self._since.__getitem__)
@@ -102,6 +118,9 @@ class Door:
             cut.update(self._newest(known & connected, missing - len(rest)))
         for address in cut:
             REFUSED.note(_host(address), reason="connections without a call, or too many of them")
+            connections.cut(address)
+        for address in self._intake.count(connections.passed(), now):
+            REFUSED.note(_host(address), reason="too much of messages that are not whole")
             connections.cut(address)
 
     def _unwanted(self, strangers: list[str], now: float) -> Iterator[str]:

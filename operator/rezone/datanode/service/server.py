@@ -28,6 +28,7 @@ from rezone.datanode.service.control import Control
 from rezone.datanode.service.door import Door
 from rezone.datanode.service.epoch_bounds import check_bounds
 from rezone.datanode.service.guard import Guard, guard_of
+from rezone.datanode.service.intake import CALL_BYTES, Taken
 from rezone.datanode.settings import Clock
 from rezone.datanode.writing.owner import Owner
 from rezone.domain.access.roles import Act, act_of
@@ -100,7 +101,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with _telling_callers():
             # By its type alone: what a stranger sends is not decoded. The body has a type as well.
             guard.require(_ACTS.get(action.type, Act.CONTROL))
-        self._door.welcome(context.peer())
+        self._door.welcome(context.peer())(CALL_BYTES + len(action.body))
 
         def handle(request: Message) -> Message:
             with _telling_callers(), self._counted(request, always=True):
@@ -127,7 +128,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with _telling_callers():
             guard = guard_of(self._here, context)
             guard.require(Act.ROUTES)
-            self._door.welcome(context.peer())
+            self._door.welcome(context.peer())(CALL_BYTES + len(ticket.ticket))
             request = _decode(ticket.ticket)
             with self._counted(request, always=False):
                 guard.check(request)
@@ -193,12 +194,13 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         with _telling_callers():
             guard = guard_of(self._here, context)
             guard.require(Act.ROUTES)
-            self._door.welcome(context.peer())
+            taken = self._door.welcome(context.peer())
+            taken(CALL_BYTES + len(descriptor.command))
             request = _decode(descriptor.command)
             guard.check(request)
-            self._receive(request, reader, writer)
+            self._receive(request, reader, writer, taken)
 
-    def _receive(self, request: Message, reader: Any, writer: Any) -> None:
+    def _receive(self, request: Message, reader: Any, writer: Any, taken: Taken) -> None:
         if not isinstance(request, BulkInsert):
             raise RezoneError(f"{type(request).__name__} is not a bulk insert")
         partition = self._node.find(request.partition)
@@ -211,6 +213,7 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
         state: CopyState | None = None
         try:
             for chunk in reader:
+                taken(_size(chunk))
                 state = receiver.take(chunk.data, chunk.app_metadata)
                 if state is not None:
                     writer.write(pa.py_buffer(messages.encode(state)))
@@ -226,8 +229,9 @@ class NodeServer(flight.FlightServerBase):  # type: ignore[misc]
             guard = guard_of(self._here, context)
             kind = descriptor.path[0].decode(errors="replace") if descriptor.path else ""
             guard.require(Act.ROUTES)
-            self._door.welcome(context.peer())
-            self._exchange(kind, guard, self._peer_of(context), Channel(reader, writer))
+            taken = self._door.welcome(context.peer())
+            taken(CALL_BYTES)
+            self._exchange(kind, guard, self._peer_of(context), Channel(reader, writer, taken))
 
     def _exchange(self, kind: str, guard: Guard, peer: Peer, channel: Channel) -> None:
         if kind == "data":
@@ -321,6 +325,13 @@ def _of_owner(request: Message, owner: Owner) -> Message:
     if isinstance(request, ScanTicket | IndexTicket) and request.own is not None:
         return msgspec.structs.replace(request, own=owner.own(request.own))
     return request
+
+
+def _size(chunk: Any) -> int:
+    """Return the bytes of a message of an insert."""
+    data, metadata = chunk.data, chunk.app_metadata
+    batch = 0 if data is None else data.nbytes
+    return batch + (0 if metadata is None else metadata.size)
 
 
 def _decode(data: bytes) -> Message:

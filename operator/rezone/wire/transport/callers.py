@@ -7,17 +7,30 @@ Concurrency: belongs to one thread.
 """
 
 import contextlib
+import fcntl
 import os
 import resource
 import socket
 import stat
+import struct
+import termios
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rezone.wire.transport.sockets import address_of, is_of
 
 _OWN: Final = Path("/proc/self/fd")
+_COUNTERS: Final = struct.Struct("@QQ")
+_COUNTERS_AT: Final = 120
+"""Where `struct tcp_info` has tcpi_bytes_acked and tcpi_bytes_received."""
+
+
+class Passed(NamedTuple):
+    """The bytes that a connection has brought to this process, and that it has taken from it."""
+
+    received: int
+    sent: int
 
 
 def raise_limit() -> None:
@@ -39,6 +52,7 @@ class Callers:
         self._places: dict[str, int] = {}
         self._open = 0
         self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._memory = os.open("/proc/self/statm", os.O_RDONLY)
 
     def look(self) -> list[str]:
         """Return the addresses of all, "host:port"."""
@@ -65,6 +79,19 @@ class Callers:
                 with _borrowed(descriptor) as found:
                     found.shutdown(socket.SHUT_RDWR)
 
+    def passed(self) -> dict[str, Passed]:
+        """Return what has passed by each connection that was seen and is still there."""
+        found = {}
+        for address, descriptor in self._places.items():
+            with contextlib.suppress(OSError, struct.error), _borrowed(descriptor) as each:
+                found[address] = _passed(each)
+        return found
+
+    def memory(self) -> int:
+        """Return the bytes of memory that this process has."""
+        pages = int(os.pread(self._memory, 100, 0).split()[1])
+        return pages * resource.getpagesize()
+
     def left(self) -> int:
         """Return about how many descriptors the process may still open: no more than when looked.
 
@@ -84,6 +111,7 @@ class Callers:
     def close(self) -> None:
         """Keep nothing."""
         os.close(self._nothing)
+        os.close(self._memory)
 
     def _descriptors(self) -> Iterable[int]:
         try:
@@ -107,3 +135,12 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         yield found
     finally:
         found.detach()
+
+
+def _passed(connection: socket.socket) -> Passed:
+    """Ask the kernel; what it has received and this process has not read is not counted."""
+    size = _COUNTERS_AT + _COUNTERS.size
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    sent, received = _COUNTERS.unpack_from(told, _COUNTERS_AT)
+    (unread,) = struct.unpack("@i", fcntl.ioctl(connection, termios.FIONREAD, bytes(4)))
+    return Passed(received - unread, sent)

@@ -11,6 +11,7 @@ one writer on a call, so a lock serialises senders and none is needed between th
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +20,8 @@ from pyarrow import flight
 from rezone.wire import messages
 from rezone.wire.errors import LimitExceededError
 from rezone.wire.messages import Message
+from rezone.wire.transport.frame_sizes import FRAME_BYTES_MAX
 
-FRAME_BYTES_MAX = 64 << 20
 _LENGTH_BYTES = 4
 
 Frame = tuple[Message, memoryview]
@@ -47,11 +48,15 @@ class Channel:
     """One end of a frame channel, client's or server's.
 
     `receive` returns None when the other side has ended; both raise `pyarrow.flight.FlightError`
-    or OSError-like Arrow errors when the connection breaks: see CHANNEL_ERRORS.
+    or OSError-like Arrow errors when the connection breaks: see CHANNEL_ERRORS. `taken` is told
+    the size of each frame that was received.
     """
 
-    def __init__(self, reader: Any, writer: Any) -> None:
+    def __init__(
+        self, reader: Any, writer: Any, taken: Callable[[int], None] = lambda _: None
+    ) -> None:
         self._reader = reader
+        self._taken = taken
         self._writer = writer
         self._sending = threading.Lock()
         self._closed = False
@@ -82,7 +87,9 @@ class Channel:
         self.waited_seconds = time.monotonic() - begun
         if chunk.app_metadata is None:
             raise flight.FlightServerError("a frame without metadata: no channel of this version")
-        return unpack(memoryview(chunk.app_metadata))
+        frame = memoryview(chunk.app_metadata)
+        self._taken(len(frame))
+        return unpack(frame)
 
     def close(self) -> None:
         """End the client's side; harmless when the connection is already gone.
