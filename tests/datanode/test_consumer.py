@@ -14,6 +14,7 @@ from rezone.datanode.clock.clock_bound import ClockBound
 from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.storage.budget import Tally
 from rezone.wire.messages import (
     CloseStream,
     ConnectionClosed,
@@ -25,6 +26,7 @@ from rezone.wire.messages import (
     StreamOk,
     StreamRequest,
 )
+from rezone.wire.transport.channel import pack, unpack
 from rezone.wire.transport.flight import NodeClient
 
 P = 0
@@ -45,6 +47,9 @@ class Wire:
         self._frames: queue.Queue[Message | None] = queue.Queue()
         self._idle = threading.Semaphore(0)
         self.at_close: list[Message] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.broken = False
 
     def channel(self, _kind: str) -> Wire:
         """Return the channel."""
@@ -56,6 +61,13 @@ class Wire:
             for late in self.at_close:
                 self.say(late)
         self.sent.put(message)
+
+    def send_packed(self, frame: bytes) -> None:
+        """Take a frame."""
+        assert self.open.wait(WAIT_SECONDS)
+        if self.broken:
+            raise OSError("the connection is cut off")
+        self.send(unpack(memoryview(frame))[0])
 
     def receive(self) -> tuple[Message, memoryview] | None:
         """Give the consumer the next frame, when there is one."""
@@ -133,6 +145,7 @@ class Case:
     def __init__(self) -> None:
         self.rows = Rows()
         self.wires: queue.Queue[Wire] = queue.Queue()
+        self.unsent = Tally(1 << 20)
         clock = unchecked(SystemClock())
         self.consumer = ConsumerChannel(
             name="uid:1->0",
@@ -145,6 +158,7 @@ class Case:
             clock_bound=ClockBound(clock, SETTINGS.clock_bound_ahead_ms),
             connect=lambda _: cast("NodeClient", self._connect()),
             unread=Unread(clock, 10_000, threading.Event()),
+            unsent=self.unsent,
         )
 
     def _connect(self) -> Wire:
@@ -220,3 +234,29 @@ def test_a_connection_that_gave_way_to_another_is_left_with_all_that_came(case: 
     again.ok(second)
     again.say(ENTRIES)
     assert case.rows.entries == 1
+
+
+@pytest.mark.proves("TR-03")
+def test_what_a_leader_does_not_read_is_counted(case: Case) -> None:
+    """A leader whose window is closed would have this node hold what its memory page never tells.
+
+    It is given back when the frame leaves, and when the channel breaks instead.
+    """
+    case.want()
+    wire = case.wire()
+    request = wire.heard(StreamRequest)
+    wire.ok(request.opaque)
+    ack = wire.heard(FetchLog)
+    for breaks in (False, True):
+        wire.open.clear()
+        sender = threading.Thread(target=case.consumer.ack, args=(P,), name="durable")
+        sender.start()
+        until = SystemClock().monotonic() + WAIT_SECONDS
+        while not case.unsent.used:
+            assert SystemClock().monotonic() < until, "what waits is not counted"
+            sender.join(0.01)
+        assert case.unsent.used == len(pack(ack))
+        wire.broken = breaks
+        wire.open.set()
+        sender.join(WAIT_SECONDS)
+        assert case.unsent.used == 0

@@ -20,6 +20,7 @@ from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
 from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.settings import NodeSettings, SystemClock
+from rezone.storage.budget import Tally
 from rezone.wire.messages import (
     Ack,
     CloseStream,
@@ -118,6 +119,7 @@ def test_the_last_request_on_the_wire_is_the_one_that_counts() -> None:
         clock_bound=ClockBound(unchecked(SystemClock()), 1000),
         connect=lambda _: cast("NodeClient", wire),
         unread=Unread(SystemClock(), 10_000, threading.Event()),
+        unsent=Tally(1 << 20),
     )
     channel.want(cast("Any", rows))
     first = wire.heard(StreamRequest)

@@ -19,6 +19,7 @@ from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
 from rezone.datanode.scheduling.unread import Peer, Unread
+from rezone.storage.budget import Tally
 from rezone.wire.errors import ConflictError, LimitExceededError, NotReadyError
 from rezone.wire.messages import NodeId, OpenConnection, PartitionId
 from rezone.wire.transport.channel import Channel
@@ -59,9 +60,11 @@ class Links:
         *,
         connect: Connect = NodeClient,
         unread: Unread,
+        unsent: Tally,
     ) -> None:
         self._host = host
         self._unread = unread
+        self._unsent = unsent
         self._connect = connect
         self._find = find
         self._lock = threading.Lock()
@@ -208,6 +211,7 @@ class Links:
                     clock_bound=host.clock_bound,
                     connect=functools.partial(self._connect, node=named),
                     unread=self._unread,
+                    unsent=self._unsent,
                 )
             closed = self._closed
         if closed:

@@ -138,6 +138,7 @@ class DataNode:
             lambda partition: self.find(partition).leading,
             connect=connect,
             unread=self.unread,
+            unsent=self.memory.answers,
         )
         self.hearing = Hearing(self.links, self.partitions, self.settings, self._hears_others)
         self._data_channels: set[DataChannel] = set()

@@ -24,6 +24,7 @@ from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.scheduling.workers import IDLE_SECONDS
 from rezone.datanode.settings import NodeSettings
+from rezone.storage.budget import Tally
 from rezone.wire.errors import NotReadyError, RezoneError, error_from
 from rezone.wire.messages import (
     ClosedTime,
@@ -50,7 +51,7 @@ from rezone.wire.messages import (
     StreamRollback,
     TakeoverState,
 )
-from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
+from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel, pack
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.liveness import Liveness
 
@@ -217,9 +218,11 @@ class ConsumerChannel:
         clock_bound: ClockBound,
         connect: Callable[[str], NodeClient],
         unread: Unread,
+        unsent: Tally,
     ) -> None:
         self.name = name
         self._unread = unread
+        self._unsent = unsent
         self.peer = peer
         self.address = address
         self._hello = OpenConnection(name=name, node=node, zone_uid=zone_uid, beats=True)
@@ -490,11 +493,16 @@ class ConsumerChannel:
             self._send(channel, request)
 
     def _send(self, channel: Channel, message: Message) -> None:
+        """Send a frame; counted while a leader that reads nothing has it wait here."""
+        frame = pack(message)
+        self._unsent.add(len(frame))
         try:
-            channel.send(message)
+            channel.send_packed(frame)
         except CHANNEL_ERRORS:
             # The receiving thread sees the same break and connects again.
             channel.cancel()
+        finally:
+            self._unsent.remove(len(frame))
 
     def _grant(self, channel: Channel, request: LeaseRequest) -> None:
         """Grant read leases for all streams that run and are still followed."""
