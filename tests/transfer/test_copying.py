@@ -1,6 +1,10 @@
 """The copy loop over real sockets: one read for all, resume, receivers that fail."""
 
+import base64
 import contextlib
+import gzip
+import tracemalloc
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +15,7 @@ from rezone.transfer import copy_job
 from rezone.transfer.copy_job import CopyFailedError, JobOptions
 from rezone.transfer.stream import copy_entry
 from rezone.wire import messages
+from rezone.wire.copying import backfill_plan
 from rezone.wire.copying import plan as copyplan
 from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copying.plan import CopyTarget, PartitionCopy
@@ -298,6 +303,32 @@ def test_bad_plans_are_refused_with_a_reason(text: str) -> None:
     with pytest.raises(ValueError, match="not a copy plan"):
         copyplan.loads(text)
     assert copy_job.main(["--plan-json", text or " "]) == 2
+
+
+def test_a_packed_plan_takes_no_more_memory_than_a_plan_may() -> None:
+    """A quarter of a gigabyte would be unpacked before its size is looked at, in the driver's pod."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    part = bytes(1 << 20)
+    packed = b"".join(packer.compress(part) for _ in range(256)) + packer.flush()
+    text = base64.b64encode(packed).decode()
+    assert len(text) < 1 << 20
+    tracemalloc.start()
+    try:
+        for loads in (copyplan.loads, backfill_plan.loads):
+            with pytest.raises(ValueError, match="which is the limit"):
+                loads(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * copyplan.PLAN_BYTES_MAX
+
+
+def test_a_packed_plan_that_is_damaged_is_refused() -> None:
+    """The job would end with a trace of the library, as for a fault of its own."""
+    packed = bytearray(gzip.compress(bytes(100_000), mtime=0))
+    packed[20:30] = b"\xff" * 10
+    with pytest.raises(ValueError, match="damaged"):
+        copyplan.loads(base64.b64encode(packed).decode())
 
 
 def test_plans_without_sense_are_refused(stores: list[FakeStore]) -> None:

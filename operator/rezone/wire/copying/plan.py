@@ -6,13 +6,15 @@ or as an argument; big ones as base64 of gzip, which `loads` recognises by itsel
 
 import base64
 import gzip
+import io
+import zlib
 from collections.abc import Sequence
 
 import msgspec
 
 from rezone.wire.messages import NodeId, PartitionId
 
-_PLAN_BYTES_MAX = 64 << 20
+PLAN_BYTES_MAX = 64 << 20
 _GZIP_BASE64 = "H4sI"
 _PACK_OVER_BYTES = 4096
 
@@ -56,12 +58,21 @@ def packed(data: bytes) -> str:
 
 
 def unpacked(text: str) -> bytes:
-    """Return the JSON in a plan's text; ValueError, OSError or EOFError when there is none."""
+    """Return the JSON in a plan's text; ValueError, OSError or EOFError when there is none.
+
+    Raises ValueError when it is too large, and takes no more memory than twice the limit for it.
+    """
     data = text.strip().encode()
     if text.lstrip().startswith(_GZIP_BASE64):
-        data = gzip.decompress(base64.b64decode(data, validate=True))
-    if len(data) > _PLAN_BYTES_MAX:
-        raise ValueError(f"the plan has {len(data)} bytes, the limit is {_PLAN_BYTES_MAX}")
+        packed_bytes = io.BytesIO(base64.b64decode(data, validate=True))
+        with gzip.GzipFile(fileobj=packed_bytes) as file:
+            # No more than it may have: a few bytes can be gigabytes.
+            try:
+                data = file.read(PLAN_BYTES_MAX + 1)
+            except zlib.error as error:
+                raise ValueError(f"the plan is damaged: {error}") from error
+    if len(data) > PLAN_BYTES_MAX:
+        raise ValueError(f"the plan has more than {PLAN_BYTES_MAX} bytes, which is the limit")
     return data
 
 
