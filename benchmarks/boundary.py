@@ -33,12 +33,15 @@ from rezone.datanode.scheduling.on_way import OnWay
 from rezone.datanode.scheduling.requests import Operation, Request
 from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.service.guard import Guard
+from rezone.datanode.service.intake import Intake
 from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.datanode.writing.owner import Owner
+from rezone.storage.budget import Tally
 from rezone.wire import messages
 from rezone.wire.codec.bodies import to_ipc
 from rezone.wire.codec.ipc_header import is_compressed
 from rezone.wire.messages import Message, ReadRequest, WriteRequest, WriteResult
+from rezone.wire.transport.callers import Passed
 from rezone.wire.transport.identity import Identity, Role
 
 CALLS = 20_000
@@ -108,6 +111,8 @@ def costs() -> list[Cost]:
         both("answers that are not read", _unread_answers()),
         both("who does not read", _sending()),
         both("sends without a lock", _scope),
+        both("what was sent and is not taken", _taking()),
+        Cost("what followers wait to send", 0.0, FOLLOWERS * micros(_unsent())),
         Cost("compressed bodies", micros(_compressed()), micros(_compressed())),
         Cost("whose ids", 0.0, micros(_owned(write))),
         Cost("frames that a follower has not read", 0.0, FOLLOWERS * micros(_frames())),
@@ -191,6 +196,29 @@ def _compressed() -> Check:
 def _owned(request: WriteRequest) -> Check:
     owner = Owner("writer")
     return lambda: owner.key("producer", request.producer_id)
+
+
+def _taking() -> Check:
+    intake, passed, address = Intake(1 << 30), [0], "127.0.0.1:1"
+    taken = intake.taken(address)
+
+    def take() -> None:
+        taken(SIZE)
+        passed[0] += SIZE
+        if passed[0] % (1000 * SIZE) == 0:  # it is counted once a second
+            list(intake.count({address: Passed(passed[0], passed[0])}, 0.0))
+
+    return take
+
+
+def _unsent() -> Check:
+    tally = Tally(1 << 20)
+
+    def send() -> None:
+        tally.add(SIZE)
+        tally.remove(SIZE)
+
+    return send
 
 
 def _frames() -> Check:
