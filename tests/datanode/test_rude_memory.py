@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from besieged_node import Besieged, besieged_node
-from replica_cluster import batch_of
+from pyarrow import flight
+from replica_cluster import OPERATOR, batch_of
 from rude_client import RudeClient, flight_data, grpc_message, protobuf_field
 from secure_cluster import of_zone
 
@@ -143,3 +146,32 @@ def test_what_is_taken_is_not_counted(tmp_path: Path) -> None:
         for part in range(4 * limit // (4 * len(value))):
             table.write(batch_of({b"%d" % (part << 2 | i): value[:-64] for i in range(4)}))
         assert node.metric("rezone_data_node_refused_total") == 0
+
+
+def test_the_command_of_the_image_loads_the_limits(tmp_path: Path) -> None:
+    """Whatever imports Flight before them would leave a data node without limits."""
+    command = [sys.executable, "-m", "rezone.cli.main", "data-node", "--node-id=0"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REZONE_")}
+    with subprocess.Popen(
+        [*command, f"--data-dir={tmp_path}", "--listen=127.0.0.1:0", "--health=127.0.0.1:0"],
+        env={**environment, "PYTHONPATH": str(OPERATOR)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as node:
+        assert node.stdout is not None
+        lines = []
+        for line in node.stdout:
+            lines.append(line)
+            if '"serving"' in line:
+                break
+        node.kill()
+    assert '"serving"' in lines[-1], lines
+    assert not [line for line in lines if receive_limits.LIBRARY in line]
+
+
+def test_limits_that_would_not_hold_are_no_limits() -> None:
+    """This process has Flight already: a node in it would count on limits that nobody keeps."""
+    assert flight.FlightServerBase
+    with pytest.raises(receive_limits.ReceiveLimitsError, match="before"):
+        receive_limits.load()
+    assert not receive_limits.are_kept()

@@ -306,7 +306,7 @@ def test_bad_plans_are_refused_with_a_reason(text: str) -> None:
 
 
 def test_a_packed_plan_takes_no_more_memory_than_a_plan_may() -> None:
-    """A quarter of a gigabyte would be unpacked before its size is looked at, in the driver's pod."""
+    """Much more would be unpacked before its size is looked at, in the driver's pod."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     part = bytes(1 << 20)
     packed = b"".join(packer.compress(part) for _ in range(256)) + packer.flush()
