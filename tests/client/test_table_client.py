@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pyarrow as pa
 import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
@@ -492,45 +491,6 @@ def test_a_name_that_others_have_opened_is_opened_behind_them(cluster: FakeClust
     for epoch in (1, 2, 3):
         with TableClient(cluster.bootstrap, producer="loader", settings=QUICK) as client:
             assert client.open_producer().producer_epoch == epoch
-
-
-@pytest.mark.proves("PW-01", "SP-06")
-def test_batches_that_are_repeated_leave_no_gap() -> None:
-    """A client that numbers its work writes nothing behind a batch that may be missing.
-
-    A repeat of the missing one would be refused as behind the later one, which is how a repeated
-    load knows what is there: its rows would be lost.
-    """
-    settings = ClientSettings(
-        timeout_seconds=1, attempt_timeout_seconds=0.2, open_requests_max=64, shared_calls_max=1
-    )
-
-    def faults(_node: FakeNode, request: Message) -> Fault:
-        first = isinstance(request, WriteRequest) and request.sequence == 1
-        return Fault.SWALLOW_BEFORE if first else Fault.NONE
-
-    with FakeCluster(msgspec.structs.replace(CONFIG, partitions=1), faults=faults) as cluster:
-        names: list[int] = []
-
-        def name(config: ZoneConfig) -> str:
-            names.append(config.generation)
-            return f"load/{config.generation}"
-
-        def client() -> TableClient:
-            bootstrap = cluster.bootstrap
-            return TableClient(bootstrap, producer=name, producer_epoch=1, settings=settings)
-
-        with client() as numbered:
-            futures = [numbered.submit_write(rows_of([n])) for n in (1, 2, 3)]
-            assert all(future.exception(20) is not None for future in futures)
-            with pytest.raises(RezoneError):
-                numbered.submit_write(rows_of([4]))
-        cluster.faults = lambda _node, _request: Fault.NONE
-        with client() as repeated:
-            futures = [repeated.submit_write(rows_of([n])) for n in (1, 2, 3)]
-            assert [future.result(20)[0].end_offset for future in futures] == [1, 2, 3]
-            assert repeated.scan().num_rows == 3
-        assert names == [0, 0], "the name is made once, of the zone's config"
 
 
 @pytest.mark.proves("PW-01")

@@ -203,6 +203,19 @@ def reshard(c: Coordinator, partitions: int) -> Layout:
     return new
 
 
+def cut_over(c: Coordinator) -> None:
+    """Seal what is left of the old layout and go over to the next one."""
+    for partition in layout_of(c.config).ids:
+        if not c.records[partition].sealing:
+            seal(c, partition)
+    new = next_layout_of(c.config)
+    assert new is not None
+    c.config = msgspec.structs.replace(
+        c.config, generation=new.generation, partitions=new.partitions, next_partitions=0
+    )
+    c.configure()
+
+
 def placed(c: Coordinator, index: int) -> tuple[int, ...]:
     """Return all nodes, the leader first."""
     nodes = sorted(c.nodes)

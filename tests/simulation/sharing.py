@@ -159,8 +159,6 @@ class SimulatedDispatcher:
 class _Epoch:
     """The producer of one process: the same id as that of the one before, and a higher epoch."""
 
-    is_repeatable = False
-
     def __init__(self, producer_id: str, epoch: int) -> None:
         self.opened = OpenedProducer(producer_id, epoch)
         self.lost: RezoneError | None = None

@@ -188,10 +188,10 @@ def test_a_driver_that_dies_within_a_commit_goes_on_where_it_was(
     found = rows(0, 200, "a")
     write = SequencedWrites._is_written
 
-    def dies(self: SequencedWrites, batch: Any, run: Any, *, delete: bool) -> bool:
-        if run.partition == 1:
+    def dies(self: SequencedWrites, batch: Any, run: Any, *more: Any, delete: bool) -> bool:
+        if run.interval.partition == 1:
             raise NotReadyError("the driver dies")
-        return write(self, batch, run, delete=delete)
+        return write(self, batch, run, *more, delete=delete)
 
     monkeypatch.setattr(SequencedWrites, "_is_written", dies)
     with pytest.raises(NotReadyError):

@@ -7,24 +7,21 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bulk_kit import DiedError, Here, attempt, client
-from fake_cluster import FakeCluster, FakeNode, Fault
 from replica_cluster import FAST, Coordinator, ProcessNode, cluster
 
-from rezone.client import TableClient
-from rezone.transfer import load_job
 from rezone.transfer.bulk import job, parquet, sorting
 from rezone.transfer.load_job import load
-from rezone.transfer.submitting import write_run_once
+from rezone.transfer.submitting import SequencedRows
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
-from rezone.wire.messages import WriteRequest, ZoneConfig
+from rezone.wire.messages import ZoneConfig
 
 pytestmark = pytest.mark.timeout(120)
 TABLE = TableSchema(
@@ -179,12 +176,13 @@ def put_runs(directory: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> No
 def behind_runs(monkeypatch: pytest.MonkeyPatch, happens: dict[int, Callable[[], Any]]) -> None:
     """Have something happen once so many runs are written."""
     written = itertools.count(1)
+    write = SequencedRows.write
 
-    def writing(*arguments: Any, **options: Any) -> None:
-        write_run_once(*arguments, **options)
+    def writing(rows: SequencedRows, run: Any) -> None:
+        write(rows, run)
         happens.get(next(written), lambda: None)()
 
-    monkeypatch.setattr(load_job, "write_run_once", writing)
+    monkeypatch.setattr(SequencedRows, "write", writing)
 
 
 def died() -> None:
@@ -228,35 +226,6 @@ def test_a_load_goes_on_over_leader_transfers_and_killed_nodes(
         for partition in range(3):
             digests = zone.digests(partition)
             assert len({(each.rows, each.digests) for each in digests.values()}) == 1
-
-
-@pytest.mark.proves("SP-06")
-def test_a_unit_that_began_before_a_resharding_is_written_under_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """New partitions count the runs behind the cut-over from 1.
-
-    Under the same name a repeat would send them other rows by these numbers, and be refused for
-    good.
-    """
-    put_runs(tmp_path, monkeypatch, 4000)
-    names: list[str] = []
-
-    def seen(_node: FakeNode, request: Any) -> Fault:
-        if isinstance(request, WriteRequest) and request.producer_id not in names:
-            names.append(request.producer_id)
-        return Fault.NONE
-
-    with FakeCluster(CONFIG, faults=seen) as fake:
-        behind_runs(monkeypatch, {2: lambda: fake.reshard(5), 4: died})
-        zone = argparse.Namespace(nodes=[argparse.Namespace(address=fake.bootstrap[0])])
-        arguments = given(cast("Coordinator", zone), tmp_path)
-        assert attempt(load, arguments)[0] == job.FAILED
-        assert len(names) == 1
-        code, said = attempt(load, arguments)
-        assert (code, said["rows"], len(names)) == (0, 4000, 2)
-        with TableClient(fake.bootstrap) as table:
-            assert sorted(table.scan()["id"].to_pylist()) == list(range(4000))
 
 
 def test_runs_are_in_the_order_of_hashes_and_keep_the_last_row_of_a_key() -> None:

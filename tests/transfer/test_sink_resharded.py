@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from feed_kit import following
 from replica_cluster import FAST, Coordinator, cluster
-from resharding_kit import create_old, parts_of, progress, reshard, seal
+from resharding_kit import create_old, cut_over, parts_of, progress, reshard, seal
 
 from rezone.client import TableClient
 from rezone.client.operations import sequenced
@@ -57,7 +57,7 @@ class Requests:
             return written
 
         monkeypatch.setattr(sequenced.SequencedWrites, "_is_written", sending)
-        monkeypatch.setattr(sequenced, "PARTITIONS_AT_ONCE", 1)
+        monkeypatch.setattr(sequenced, "LANES_AT_ONCE", 1)
 
 
 @pytest.fixture
@@ -79,20 +79,6 @@ def commit(c: Coordinator, staging: Path, batch: int, *, value: str | None = Non
     files = Staging(str(staging), f"{QUERY}/{batch}")
     staged = files.write(iter([pa.RecordBatch.from_pylist(rows)]))
     StreamWriter(SourceOptions.read(given)).commit([StagedRows(*staged, QUERY)], batch)
-
-
-def seal_all(c: Coordinator) -> None:
-    """Seal what is left of the old layout and go over to the next one."""
-    for partition in layout_of(c.config).ids:
-        if not c.records[partition].sealing:
-            seal(c, partition)
-    c.config = msgspec.structs.replace(
-        c.config,
-        generation=c.config.generation + 1,
-        partitions=c.config.next_partitions,
-        next_partitions=0,
-    )
-    c.configure()
 
 
 @pytest.mark.proves("SP-04")
@@ -125,14 +111,14 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
             written = [row["id"] for row in there if row["value"] == f"batch {batch}"]
             theirs = rng.sample(written, 5)
             client.write([{"id": n, "value": f"theirs {batch}"} for n in theirs])
-            seal_all(nodes)
+            cut_over(nodes)
             if rng.random() < 0.5:  # another one before the driver is back
                 requests.acts.clear()
                 reshard(nodes, 5)
                 nodes.until_each(
                     "backfilled", parts_of(nodes), lambda p: progress(nodes, p).backfilled
                 )
-                seal_all(nodes)
+                cut_over(nodes)
             requests.dies_at = requests.sent + rng.randrange(1, 15)
             with pytest.raises(DiedError):
                 commit(nodes, tmp_path / "staging", batch)

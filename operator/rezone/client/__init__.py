@@ -5,10 +5,10 @@ from rezone.client.feed.token import FeedTokenError
 from rezone.client.operations.conditional import VersionedRow
 from rezone.client.operations.filters import Filter, col
 from rezone.client.operations.lookups import IndexPage
-from rezone.client.operations.producer import OpenedProducer, ProducerName
+from rezone.client.operations.producer import OpenedProducer
 from rezone.client.operations.reads import AgedRows, ReadTime
 from rezone.client.operations.selections import Selection
-from rezone.client.operations.sequenced import SentRange, sent_ranges
+from rezone.client.operations.sequenced import Sequenced
 from rezone.client.operations.transactions import Transaction, TransactionCommit
 from rezone.client.operations.writes import PartitionWrite
 from rezone.client.settings import (
@@ -31,10 +31,9 @@ __all__ = [
     "OpenedProducer",
     "OutcomeUnknownError",
     "PartitionWrite",
-    "ProducerName",
     "ReadTime",
     "Selection",
-    "SentRange",
+    "Sequenced",
     "SnapshotAndChanges",
     "StaleRowsError",
     "TableClient",
@@ -44,5 +43,4 @@ __all__ = [
     "VersionMismatchError",
     "VersionedRow",
     "col",
-    "sent_ranges",
 ]

@@ -22,10 +22,10 @@ from rezone.client.operations import single_rows
 from rezone.client.operations.conditional import Condition, ConditionalWrites, VersionedRow
 from rezone.client.operations.filters import Filter
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
-from rezone.client.operations.producer import OpenedProducer, Producer, ProducerName
+from rezone.client.operations.producer import OpenedProducer, Producer
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime, SubmittedRead
 from rezone.client.operations.selections import Selection
-from rezone.client.operations.sequenced import SentRange, SequencedWrites
+from rezone.client.operations.sequenced import Sequenced, SequencedWrites
 from rezone.client.operations.staleness import Staleness
 from rezone.client.operations.transactions import Transaction
 from rezone.client.operations.writes import PartitionWrite, Writes
@@ -39,7 +39,7 @@ from rezone.client.requests.traced import request_tracer
 from rezone.client.routing.routes import RouteCache
 from rezone.client.settings import ClientSettings
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.layouts import WHOLE, HashRange, Segment
+from rezone.wire.layouts import WHOLE, HashRange, Layout, Segment, generation_of
 from rezone.wire.messages import (
     PartitionId,
     TransactionOutcome,
@@ -55,10 +55,7 @@ class TableClient:
     `bootstrap`: addresses ("host:port") of any of its data nodes. `producer` is a name under which
     one client at a time writes: the one that has begun to write last fences those before, whose
     writes then raise ProducerFencedError (docs/use/writing.md). Without it nobody fences
-    this client, nor is fenced by it. With `producer_epoch` a caller that numbers its work by itself
-    gives the epoch: the same batches in the same order, by a client that shares no requests, are
-    then repeats, and lower epochs are fenced. Such a client writes nothing behind a batch that may
-    be missing. The name may be made of the config that the first batch finds.
+    this client, nor is fenced by it.
     `on_ack(partition, monotonic time)` is called for every acknowledged write, from a reader
     thread; it must be quick. `tls` is this client's certificate, by default that of
     REZONE_TLS_DIRECTORY; without both it speaks plaintext, which nodes with TLS do not take.
@@ -69,8 +66,7 @@ class TableClient:
         self,
         bootstrap: Sequence[str],
         *,
-        producer: ProducerName | None = None,
-        producer_epoch: int | None = None,
+        producer: str | None = None,
         settings: ClientSettings | None = None,
         on_ack: Callable[[PartitionId, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -96,7 +92,7 @@ class TableClient:
         self._streams = Streams(
             self._dispatcher, self._settings, clock=clock, fetch_routes=self._zone.fetch_routes
         )
-        self._producer = Producer(producer, self._zone, self._requests, producer_epoch)
+        self._producer = Producer(producer, self._zone, self._requests)
         self._writes = Writes(
             self._producer,
             dispatcher=self._dispatcher,
@@ -106,7 +102,7 @@ class TableClient:
             on_ack=on_ack,
         )
         self._sequenced = SequencedWrites(
-            self._producer, self._requests, bytes_max=self._settings.request_bytes_max
+            self._zone, self._requests, bytes_max=self._settings.request_bytes_max
         )
         self._conditional = ConditionalWrites(
             self.transaction,
@@ -153,20 +149,29 @@ class TableClient:
         batch = batches.conform(keys, codec.key_schema)
         return self._writes.submit(codec, batch, delete=True)
 
-    def write_sequenced(
-        self, data: batches.Rows, ranges: Sequence[SentRange], *, delete: bool = False
-    ) -> bool:
-        """Write (or delete) a batch that may come again, and wait until it is acknowledged.
+    def serving_layouts(self) -> tuple[Layout, ...]:
+        """Return the layouts whose partitions serve now: two while a re-sharding cuts over."""
+        self._zone.fetch_routes()
+        placement = self._zone.placement
+        found = {generation_of(each.partition) for each in placement.segments()}
+        layouts = (placement.layout, placement.next_layout)
+        return tuple(each for each in layouts if each is not None and each.generation in found)
 
-        For a client with a `producer_epoch` that has one batch, in the order of its row ids. The
-        same batch with the same `ranges` by another client writes nothing a second time. False
-        where the zone was re-sharded on the way: note `sent_ranges(ranges, client.segments())`
-        durably, then write with these. Raises as `submit_write` does, ValueError where the rows
-        have another order.
+    def write_sequenced(
+        self, data: batches.Rows, work: Sequenced, first_row: int = 0, *, delete: bool = False
+    ) -> bool:
+        """Write (or delete) a batch of some work that may be done again, or by two at a time.
+
+        Waits until it is acknowledged. The same rows, in the order of their row ids and in the same
+        batches, write nothing a second time, whoever has written them under `work.producer`. All
+        rows of the work before `first_row` are written. False where that cannot be known now: note
+        the `serving_layouts` durably, then write with all that are noted; where these are the same,
+        a re-sharding is to cut over more first. Raises as `submit_write` does, ValueError where the
+        rows have another order.
         """
         codec = self.codec
         batch = batches.conform(data, codec.key_schema if delete else codec.arrow_schema)
-        return self._sequenced.write(codec, batch, ranges, delete=delete)
+        return self._sequenced.write(codec, batch, work, first_row, delete=delete)
 
     def write(self, data: batches.Rows) -> list[PartitionWrite]:
         """Upsert rows and wait until they are acknowledged; see `submit_write`."""

@@ -4,10 +4,11 @@
     load_job.py --bootstrap orders.shop.svc:7400 --generate 1000000
 
 Files are cut into units. The rows of each are put into the order in which data nodes store them,
-a run at a time (`bulk.sorting`). Each unit is written by a producer of its own, in requests that
-are the same each time: a unit that is repeated, by Spark or by a later run, is known to the data
-nodes as it is, and writes nothing twice. What is done is noted in the state directory, so a job
-whose driver died goes on when it is run again. Another load is one of other files (their names,
+a run at a time (`bulk.sorting`). A unit is the same requests whoever writes it, so one that is
+repeated, by Spark at the same time or by a later run, is known to the data nodes and writes nothing
+twice (`client.operations.sequenced`). The state directory has what that needs: the layouts of
+partitions that units were written to. What is done is noted there, too, so a job whose driver died
+goes on when it is run again. Another load is one of other files (their names,
 sizes or times have changed) or of another `--name`.
 
 Columns are matched by name and cast where no value changes; a missing or unknown column ends the
@@ -25,7 +26,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,13 +41,13 @@ from rezone.transfer.bulk.sources import LoadUnit, Source, numbered, source_of
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.generated import AMOUNT_FACTOR, AMOUNT_MODULUS
 from rezone.transfer.options import SourceOptions
-from rezone.transfer.submitting import write_run_once
+from rezone.transfer.submitting import SequencedRows
 from rezone.wire.codec.rows import RowCodec
+from rezone.wire.layouts import Layout
 from rezone.wire.messages import ZoneConfig
 
 LISTED_MAX = 100
-EPOCH = 1
-"""Of each unit's producer: it numbers its requests from 1 however often it runs."""
+LAYOUTS = "layouts"
 
 
 class RefusedRow(msgspec.Struct, frozen=True):
@@ -66,12 +67,16 @@ class LoadedUnit(msgspec.Struct, frozen=True):
 
 
 class Wanted(NamedTuple):
-    """What each unit is told: the zone, the files, and where what is done is noted."""
+    """What each unit is told: the zone, the files, and where what is done is noted.
+
+    `slices`: the layout in which the load began.
+    """
 
     options: SourceOptions
     uri: str
     state: str
     load_id: str
+    slices: Layout
     refused_max: int
 
 
@@ -87,15 +92,16 @@ def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
     options = zone_options(given)
     with options.client() as client:
         config, schema = client.config, client.codec.arrow_schema
+        serving = client.serving_layouts()
     kind, uri = ("parquet", given.parquet) if given.parquet else ("csv", given.csv)
     source = source_of(uri, kind, schema)
     load_id = _load_id(config, source, given.name or "")
     state = Directory(given.state)
     done = {each.name for each in state.found(load_id)}
     left = [each for each in source.units if _note(load_id, each.number) not in done]
-    task = functools.partial(
-        load_unit, Wanted(options, source.directory.uri, given.state, load_id, given.refused_max)
-    )
+    slices = min(_noted_layouts(state, load_id, serving))
+    wanted = Wanted(options, source.directory.uri, given.state, load_id, slices, given.refused_max)
+    task = functools.partial(load_unit, wanted)
     before = len(source.units) - len(left)
     run(Phase("load", "writing", len(source.units), before=before), left, task)
     loaded = [_loaded(state, load_id, each.number) for each in source.units]
@@ -126,6 +132,17 @@ def _note(load_id: str, index: int) -> str:
     return f"{load_id}/unit-{index:06}.json"
 
 
+def _noted_layouts(state: Directory, load_id: str, serving: tuple[Layout, ...]) -> Iterator[Layout]:
+    """Note layouts, then yield all that are noted: a file each, so that many may note at a time."""
+    folder = f"{load_id}/{LAYOUTS}"
+    for each in serving:
+        state.note(f"{folder}/{each.generation}.json", msgspec.json.encode(each))
+    for file in state.found(folder):
+        content = state.noted(file.name)
+        if content is not None:
+            yield msgspec.json.decode(content, type=Layout)
+
+
 def _loaded(state: Directory, load_id: str, index: int) -> LoadedUnit | None:
     content = state.noted(_note(load_id, index))
     return msgspec.json.decode(content, type=LoadedUnit) if content is not None else None
@@ -146,29 +163,25 @@ def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
                 )
 
         rows = size = 0
-        with wanted.options.client(functools.partial(_producer, wanted, part), EPOCH) as client:
+        with wanted.options.client() as client:
             codec: RowCodec = client.codec
+            sequenced = SequencedRows(
+                client,
+                f"load-runs/{load_id}/{part.number}",
+                functools.partial(_noted_layouts, state, load_id),
+                slices=wanted.slices,
+            )
             batches = numbered(Directory(wanted.uri), part, codec.arrow_schema)
             found = itertools.chain.from_iterable(
                 fitting(codec, batch, first, refuse) for first, batch in batches
             )
             for run in runs(codec, found):
-                write_run_once(client, run, delete=False)
+                sequenced.write(run)
                 rows += run.num_rows
                 size += int(codec.row_sizes(run, delete=False).sum())
         done = LoadedUnit(rows, size, refused)
         state.note(_note(load_id, part.number), msgspec.json.encode(done))
     return None, unit(done.rows, done.bytes)
-
-
-def _producer(wanted: Wanted, part: LoadUnit, config: ZoneConfig) -> str:
-    """Return what names the producer of a unit: another one when the zone was re-sharded since.
-
-    In other partitions the same numbers have other rows, which data nodes refuse for good. So a
-    unit that died in the middle of that is written again. The word for how rows are cut into
-    requests is in the name for the same reason.
-    """
-    return f"load-runs/{wanted.load_id}/{part.number}/{config.generation}"
 
 
 def generated(spark: Any, first: int, count: int, tasks: int) -> Any:

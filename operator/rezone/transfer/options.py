@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from rezone.client import ClientSettings, Filter, ProducerName, TableClient
+from rezone.client import Filter, TableClient
 from rezone.wire.codec.filters import FilterTerms
 from rezone.wire.transport.tls import TlsDirectory
 
@@ -63,20 +63,10 @@ class SourceOptions:
             options.get("stagingDirectory"),
         )
 
-    def client(self, producer: ProducerName | None = None, epoch: int | None = None) -> TableClient:
-        """Return a client of the zone; ValueError when its nodes serve another one.
-
-        With an epoch it shares no requests: each of its batches is a request of its own.
-        """
+    def client(self) -> TableClient:
+        """Return a client of the zone; ValueError when its nodes serve another one."""
         tls = TlsDirectory(Path(self.tls_directory)) if self.tls_directory else None
-        alone = ClientSettings(shared_calls_max=1)
-        client = TableClient(
-            self.bootstrap,
-            tls=tls,
-            producer=producer,
-            producer_epoch=epoch,
-            settings=None if epoch is None else alone,
-        )
+        client = TableClient(self.bootstrap, tls=tls)
         if self.zone and client.config.zone != self.zone:
             found = client.config.zone
             client.close()

@@ -26,13 +26,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from rezone.client import SentRange, sent_ranges
 from rezone.transfer.options import SourceOptions
 from rezone.transfer.staging import Staging
-from rezone.transfer.submitting import acknowledged
+from rezone.transfer.submitting import SequencedRows, acknowledged
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.pieces import content_of
 from rezone.wire.codec.rows import RowCodec
+from rezone.wire.layouts import Layout
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which a task of a stream knows what it is for."""
@@ -54,12 +54,12 @@ class StagedRows(WriterCommitMessage):  # type: ignore[misc]
 class _Noted(msgspec.Struct):
     """A micro-batch whose rows are known: their digest, and whether all of them are written.
 
-    `ranges`: where they were sent to.
+    `layouts`: whose partitions they may have been sent to.
     """
 
     digest: str
     done: bool
-    ranges: tuple[SentRange, ...] = ()
+    layouts: tuple[Layout, ...] = ()
 
 
 class StagedWriter(DataSourceArrowWriter):  # type: ignore[misc]
@@ -118,16 +118,20 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
     def _write(self, query: str, batch_id: int, names: list[str]) -> None:
         files = _staging(self._options, _files_of(query, batch_id))
         notes = _staging(self._options, query)
-        with self._options.client(f"spark-stream/{query}", batch_id + 1) as client:
+        with self._options.client() as client:
             batch = _in_order(client.codec, files, names, delete=self._options.delete)
             digest = _digest(client.codec, batch, delete=self._options.delete)
             noted = _noted(notes, batch_id, digest)
-            while not noted.done:
-                noted.ranges = sent_ranges(noted.ranges, client.segments())
+            if noted.done:
+                return
+
+            def note(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+                noted.layouts = tuple({*noted.layouts, *layouts})
                 notes.note(_note(batch_id), msgspec.json.encode(noted))
-                noted.done = client.write_sequenced(
-                    batch, noted.ranges, delete=self._options.delete
-                )
+                return noted.layouts
+
+            rows = SequencedRows(client, f"spark-stream/{query}", note, epoch=batch_id + 1)
+            rows.write(batch, delete=self._options.delete)
             notes.note(_note(batch_id), msgspec.json.encode(_Noted(digest, done=True)))
 
     def abort(self, messages: list[StagedRows | None], batchId: int) -> None:  # noqa: N803 - Spark's

@@ -10,7 +10,6 @@ Concurrency: thread-safe.
 
 import threading
 import uuid
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from rezone.wire.errors import (
     RezoneError,
     SequenceReusedError,
 )
-from rezone.wire.messages import Message, PartitionId, ProducerOpen, ProducerOpened, ZoneConfig
+from rezone.wire.messages import Message, PartitionId, ProducerOpen, ProducerOpened
 
 FINAL_ERRORS = (ProducerFencedError, SequenceReusedError)
 """After one of these a producer writes no more."""
@@ -40,10 +39,6 @@ OPENINGS_MAX = 16
 """So often a client asks for an epoch while others open its name; each refusal is one of these."""
 
 
-ProducerName = str | Callable[[ZoneConfig], str]
-"""A producer's name, or what makes it of the zone that its first batch finds."""
-
-
 class OpenedProducer(NamedTuple):
     """The id and epoch that each batch of a client carries; epoch 0 without a name."""
 
@@ -54,22 +49,14 @@ class OpenedProducer(NamedTuple):
 class Producer:
     """The producer of one client."""
 
-    def __init__(
-        self, name: ProducerName | None, zone: Zone, requests: Requests, epoch: int | None = None
-    ) -> None:
+    def __init__(self, name: str | None, zone: Zone, requests: Requests) -> None:
         self._name = name
-        self._epoch = epoch
         self._zone = zone
         self._requests = requests
         self._opening = threading.Lock()
         self._opening_id = str(uuid.uuid4())
         self._opened = None if name else OpenedProducer(str(uuid.uuid4()), 0)
         self.lost: RezoneError | None = None
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether another client may write the same batches under the same numbers."""
-        return self._epoch is not None
 
     @property
     def opened(self) -> OpenedProducer:
@@ -97,11 +84,7 @@ class Producer:
     def _open(self, codec: RowCodec) -> OpenedProducer:
         assert self._name is not None  # noqa: S101 - else it is open
         del codec
-        config = self._zone.config
-        name = self._name if isinstance(self._name, str) else self._name(config)
-        producer_id = producer_id_of(config.zone_uid, name)
-        if self._epoch is not None:
-            return OpenedProducer(producer_id, self._epoch)
+        producer_id = producer_id_of(self._zone.config.zone_uid, self._name)
         home = np.array([home_hash(producer_id)], np.uint64)
         partition: PartitionId = int(self._zone.placement.partitions_of(home)[0])
         known_epoch = asked = 0

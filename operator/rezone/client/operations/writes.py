@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rezone.client.operations.producer import FINAL_ERRORS, Producer, is_behind
+from rezone.client.operations.producer import FINAL_ERRORS, Producer
 from rezone.client.requests import batches
 from rezone.client.requests.calls import Budget, Call
 from rezone.client.requests.dispatch import Dispatcher
@@ -281,7 +281,7 @@ class Writes:
         if isinstance(outcome, ReshardedError):
             self._refused_by_seal(lane, group, request, outcome)
             return
-        if isinstance(outcome, RezoneError) and self._ends(outcome):
+        if isinstance(outcome, FINAL_ERRORS):
             self._producer.lose(outcome)
         if _is_to_split(request, outcome):
             # The number is free: nothing was applied. They go again, fewer at a time.
@@ -299,16 +299,6 @@ class Writes:
         self._next(lane)
         for batch, result in zip(group, results, strict=True):
             self._end(batch, result)
-
-    def _ends(self, error: RezoneError) -> bool:
-        """Whether the producer writes nothing after an error.
-
-        Of one whose batches may be repeated a batch that may be missing is the last: behind a
-        later one its repeat would be taken for one that is there.
-        """
-        if isinstance(error, FINAL_ERRORS):
-            return True
-        return self._producer.is_repeatable and not is_behind(error)
 
     def _end(self, batch: _Batch, result: PartitionWrite | Exception) -> None:
         self._budget.give(batch.room)
