@@ -26,6 +26,7 @@ from resharding_kit import parts_of, reshard
 
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 from rezone.transfer.backfill import backfill_part, totals
+from rezone.transfer.reserving import Reservations
 from rezone.wire.copying.backfill_plan import BackfillPart
 
 _KEY_BYTES = 30
@@ -51,7 +52,8 @@ def run_job(zone: Zone, pool: ProcessPoolExecutor) -> int:
     """Bring the rows of all parts, each by a task; return how many were brought."""
     parts = [BackfillPart(part.new, part.old) for part in parts_of(zone.coordinator)]
     peers = zone.coordinator.peers
-    return totals(list(pool.map(backfill_part, parts, [peers] * len(parts))))[0]
+    with Reservations(parts, peers):
+        return totals(list(pool.map(backfill_part, parts, [peers] * len(parts))))[0]
 
 
 @contextlib.contextmanager

@@ -129,6 +129,11 @@ class CrashingSpark(SparkStore):
         with self._crash.around("create SparkApplication"):
             return await super().ensure(*args, **options)
 
+    async def ensure_backfill(self, *args: Any, **options: Any) -> bool:
+        """Make the SparkApplication of a re-sharding."""
+        with self._crash.around("create SparkApplication"):
+            return await super().ensure_backfill(*args, **options)
+
     async def state(self, owner: Owner, name: str) -> SparkView:
         """Return the SparkApplication's state; whoever dies here has heard it and noted nothing."""
         found = await super().state(owner, name)

@@ -1,17 +1,24 @@
 """A driver that copies without Spark, for tests that are about the operator around it.
 
-It stands in for `spark-submit` on a driver's PATH, does what the copy job does, and begins in a
-second. That the real driver does the same between real data nodes is test_spark_copies'.
+It stands in for `spark-submit` on a driver's PATH, does what the copy job does, or the one that
+backfills a re-sharding, and begins in a second. That the real drivers do the same between real data
+nodes is for test_spark_copies and test_backfill_job.
 """
 
+import functools
 import pathlib
 import stat
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
+from rezone.transfer.backfill import backfill_part
 from rezone.transfer.dispatch import Receivers, dispatch
+from rezone.transfer.reserving import Reservations
 from rezone.transfer.stream import copy_entry
+from rezone.wire.copying import backfill_plan
 from rezone.wire.copying import plan as copyplan
+from rezone.wire.copying.backfill_plan import BackfillPlan
 from rezone.wire.copying.copy import CopyReceipt
 from rezone.wire.copying.plan import PartitionCopy
 
@@ -26,8 +33,11 @@ def install(directory: pathlib.Path) -> pathlib.Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry the plan out; 0 when every receiver has its copy."""
-    plan = copyplan.loads(arguments[arguments.index("--plan-json") + 1])
+    """Carry the plan out; 0 when every receiver has its copy, or every part its rows."""
+    text = arguments[arguments.index("--plan-json") + 1]
+    if any(each.endswith("backfill_job.py") for each in arguments):
+        return backfill(backfill_plan.loads(text))
+    plan = copyplan.loads(text)
 
     def copy(entry: PartitionCopy) -> list[CopyReceipt]:
         return copy_entry(entry, attempt="quick")
@@ -35,6 +45,14 @@ def main(arguments: Sequence[str]) -> int:
     with Receivers() as receivers:
         receipts = dispatch(plan, receivers.ready, copy)
     return 1 if any(receipt.error for receipt in receipts) else 0
+
+
+def backfill(plan: BackfillPlan) -> int:
+    """Bring the rows of all parts, some at a time."""
+    bring = functools.partial(backfill_part, nodes=plan.nodes)
+    with Reservations(plan.parts, plan.nodes), ThreadPoolExecutor(2) as pool:
+        list(pool.map(bring, plan.parts))
+    return 0
 
 
 if __name__ == "__main__":

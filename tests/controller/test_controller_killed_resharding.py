@@ -1,15 +1,18 @@
 """The operator's process is killed in each deed of a re-sharding, and the next one goes on.
 
-As `test_controller_killed`: SIGKILL in the middle of a deed, one life after the other.
+As `test_controller_killed`: SIGKILL in the middle of a deed, one life after the other. Drivers are
+those of `test_controller_killed_spark`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import quick_driver
 from operated_cluster import (
     TestCluster,
     Writer,
@@ -25,7 +28,7 @@ from operated_cluster import (
 from operator_process import EVERY_POINT, DyingOperator, OperatorProcess, led_by
 from resharding_case import GRACE, check_rows, has_ended, patch, task_of, write_rows
 
-from rezone.local.api import KubeApi
+from rezone.local.api import Json, KubeApi
 from rezone.resources.task import TaskState as T
 from rezone.wire.layouts import Layout
 
@@ -36,6 +39,12 @@ ZONE = "cut"
 ZONES = path_of(NAMESPACE, "distributionzones")
 TASKS = path_of(NAMESPACE, "rebalancetasks")
 NODES = ("worker-1", "worker-2", "worker-3")
+
+APPLICATIONS = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
+SLOW_BYTES_PER_SECOND = 10_000
+"""The rows take over a minute: so they are not there before the operator's next life."""
+SECONDS = 200.0
+ENVIRONMENT = {**GRACE, "REZONE_SPARK_TEMPLATE_FIELDS": "driver.env"}
 
 CUTTING = (
     "create RebalanceTask",
@@ -52,6 +61,7 @@ CUTTING = (
     "call StopReplica",
     T.SUCCEEDED,
 )
+INTEND, CREATE, DELETE = (f"{deed} SparkApplication" for deed in ("intend", "create", "delete"))
 CANCELLING = (T.CANCELLING, "delete layout", "call StopReplica", T.CANCELLED)
 
 
@@ -59,7 +69,7 @@ CANCELLING = (T.CANCELLING, "delete layout", "call StopReplica", T.CANCELLED)
 def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
     """Give the operator that goes on when the others are dead; it has made the module's zone."""
     cluster.kubectl("create", "namespace", NAMESPACE)
-    operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD, **GRACE)
+    operator = OperatorProcess(cluster, NAMESPACE, logs, POD_NAME=DyingOperator.POD, **ENVIRONMENT)
 
     async def make() -> None:
         async with KubeApi(cluster.kubeconfig) as api:
@@ -76,7 +86,7 @@ def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
 def lives(cluster: TestCluster, standby: OperatorProcess, logs: Path) -> Iterator[DyingOperator]:
     """Give an operator to be killed."""
     del standby
-    with DyingOperator(cluster, NAMESPACE, logs, **GRACE) as operator:
+    with DyingOperator(cluster, NAMESPACE, logs, **ENVIRONMENT) as operator:
         yield operator
 
 
@@ -126,6 +136,89 @@ async def test_killed_in_each_deed_of_a_re_sharding(
             await asyncio.to_thread(check_rows, after)
     await asyncio.to_thread(writer.check)
     assert list(await records_of(api, NAMESPACE, ZONE)) == list(Layout(used + 1, 5).ids)
+
+
+@pytest.fixture
+async def by_spark(api: KubeApi, standby: OperatorProcess, logs: Path) -> AsyncIterator[None]:
+    """Have all re-shardings backfilled by Spark, slowly; in the end none, and fast."""
+    del standby
+    driver: Json = {}
+    if not EVERY_POINT:
+        path = f"{quick_driver.install(logs / 'bin')}:{os.environ['PATH']}"
+        driver = {"driver": {"env": [{"name": "PATH", "value": path}]}}
+    bulk = {"sparkThresholdBytes": 0, "sparkTemplate": driver}
+    slow = {"maxBytesPerSecond": SLOW_BYTES_PER_SECOND}
+    await patch(api, ZONES, ZONE, transfer=bulk, rebalance=slow)
+    yield
+    none = {"sparkThresholdBytes": None, "sparkTemplate": None}
+    await patch(api, ZONES, ZONE, transfer=none, rebalance={"maxBytesPerSecond": 0})
+
+
+async def applications_of(api: KubeApi, task: str) -> list[Json]:
+    """Return the SparkApplications of a task."""
+    found = (await api.get(APPLICATIONS))["items"]
+    return [each for each in found if each["metadata"]["name"].startswith(f"{task}-backfill-")]
+
+
+async def intended(api: KubeApi, task: str) -> str:
+    """Return the name of the SparkApplication that a task has stored, "" when it has none."""
+    return str((await api.get(f"{TASKS}/{task}"))["status"].get("sparkApplication", ""))
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_spark")
+@pytest.mark.proves("OP-02", "SP-01", "B-08")
+async def test_killed_around_the_application_of_a_re_sharding(
+    api: KubeApi, lives: DyingOperator, standby: OperatorProcess
+) -> None:
+    """An application would be made twice, or never, or without a name that somebody knows."""
+    zone = await api.get(f"{ZONES}/{ZONE}")
+    with Writer(addresses_of(zone).values()) as writer:
+        await patch(api, ZONES, ZONE, partitions=4)
+        await lives.dies(INTEND, after=False)
+        name = await task_of(api, NAMESPACE, ZONE, 4)
+        assert not await intended(api, name)
+        await lives.dies(INTEND, after=True)
+        await lives.dies(CREATE, after=False)
+        assert not await applications_of(api, name)
+        await lives.dies(CREATE, after=True)
+        (made,) = await applications_of(api, name)
+        assert made["metadata"]["name"] == await intended(api, name)
+        await patch(api, ZONES, ZONE, rebalance={"maxBytesPerSecond": 0})
+        async with led_by(api, NAMESPACE, standby):
+            ended = await until(api, TASKS, name, has_ended, seconds=SECONDS)
+            assert state_of(ended) == T.SUCCEEDED, ended["status"]
+            after = await check_settled(api, NAMESPACE, ZONE)
+            await asyncio.to_thread(writer.wait_for_more)
+            await asyncio.to_thread(check_rows, after)
+    await asyncio.to_thread(writer.check)
+    left = await applications_of(api, name)
+    assert [each["metadata"]["uid"] for each in left] in ([made["metadata"]["uid"]], [])
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("by_spark")
+@pytest.mark.proves("OP-02", "SP-01", "ZR-20")
+async def test_killed_around_the_application_of_a_re_sharding_that_is_cancelled(
+    api: KubeApi, lives: DyingOperator, standby: OperatorProcess
+) -> None:
+    """A driver would bring rows to partitions that are no more."""
+    zone = await api.get(f"{ZONES}/{ZONE}")
+    before = list(await records_of(api, NAMESPACE, ZONE))
+    with Writer(addresses_of(zone).values()) as writer:
+        await patch(api, ZONES, ZONE, partitions=6)
+        await lives.dies(CREATE, after=True)
+        name = await task_of(api, NAMESPACE, ZONE, 6)
+        await patch(api, TASKS, name, cancel=True)
+        await lives.die_in(T.CANCELLING, DELETE, T.CANCELLED)
+        async with led_by(api, NAMESPACE, standby):
+            ended = await until(api, TASKS, name, has_ended)
+            assert state_of(ended) == T.CANCELLED, ended["status"]
+            after = await check_settled(api, NAMESPACE, ZONE)
+            await asyncio.to_thread(check_rows, after)
+    await asyncio.to_thread(writer.check)
+    assert not await applications_of(api, name)
+    assert list(await records_of(api, NAMESPACE, ZONE)) == before
 
 
 async def revision_of(api: KubeApi) -> int:

@@ -1,16 +1,27 @@
-"""A zone with an index and open transactions is re-sharded while all of its nodes speak TLS."""
+"""A zone is re-sharded while all of its nodes speak TLS, by itself and by a job."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from resharding_kit import create_old, parts_of, progress, reshard, resharded, seal
+from resharding_kit import (
+    create_old,
+    parts_of,
+    progress,
+    require_equal,
+    reshard,
+    resharded,
+    seal,
+)
 from secure_cluster import of_zone, secure_cluster
 from test_resharding_clients import TABLE, table_of
 
 from rezone.client import TableClient
-from rezone.wire.errors import TransactionEndedError
+from rezone.transfer.backfill import PartBackfill
+from rezone.transfer.reserving import Reservations
+from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.errors import ForbiddenError, TransactionEndedError
 from rezone.wire.layouts import layout_of
 from rezone.wire.transport.identity import Role
 
@@ -50,3 +61,25 @@ def test_rows_index_and_transactions_go_over_with_certificates(tmp_path: Path) -
                 page = table.lookup("by_value", (value,), (value,))
                 keys = {key for key, own in expected.items() if own == value}
                 assert set(page.rows["key"].to_pylist()) == keys
+
+
+@pytest.mark.proves("SP-01", "TR-03")
+def test_a_job_brings_rows_with_the_certificate_of_transfers_alone(tmp_path: Path) -> None:
+    """Whoever may write rows, or read them, could put any into partitions that are to serve."""
+    with secure_cluster(tmp_path, 2, 1, table=TABLE) as c:
+        create_old(c)
+        with TableClient(c.addresses(), tls=c.pki.source("client", of_zone(Role.WRITER))) as table:
+            table.write(table_of(_ROWS))
+        reshard(c, 2)
+        parts = [BackfillPart(part.new, part.old) for part in parts_of(c)]
+        as_writer = c.connect_as(of_zone(Role.WRITER))
+        for part in parts:
+            with pytest.raises(ForbiddenError):
+                PartBackfill(part, c.peers, connect=as_writer, patience_seconds=0).run()
+        connect = c.connect_as(of_zone(Role.TRANSFER))
+        with Reservations(parts, c.peers, connect=connect) as reservations:
+            assert reservations.renew()
+            receipts = [PartBackfill(part, c.peers, connect=connect).run() for part in parts]
+        assert not [each.error for each in receipts]
+        c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+        assert require_equal(c, {}) == len(_ROWS)

@@ -3,8 +3,9 @@
     backfill_job.py --plan /etc/rezone/plan/plan.json
     backfill_job.py --plan-json '{"nodes": {"0": "host:port"}, "parts": [[16384, 0]]}'
 
-One task for each part: it brings the rows that a new partition has of an old one to all replicas of
-the new one (`backfill`). A part whose task fails, or that no task brings, is backfilled by its
+The driver has data nodes leave all parts to the job (`reserving`). One task for each part: it
+brings the rows that a new partition has of an old one to all replicas of the new one (`backfill`).
+A part whose task fails, or that no task brings, is backfilled by its
 leader, as it would be without a job. So a task returns its error on its last try, for Spark would
 stop all others with it. The last line of the output is one JSON object; the exit code is 0 only
 when all parts have their rows.
@@ -26,8 +27,9 @@ from rezone.transfer.copy_job import (
     read_plan,
     task_failures_max,
 )
+from rezone.transfer.reserving import Reservations
 from rezone.wire.copying import backfill_plan
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.copying.backfill_plan import BackfillPart, BackfillPlan
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeId
 
@@ -87,9 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = read_plan(parser.prog, parser.parse_args(arguments), backfill_plan.loads)
     if plan is None:
         return 2
+    started = time.monotonic()
+    with Reservations(plan.parts, plan.nodes):
+        receipts = _in_spark(plan)
+    result = summary(receipts, time.monotonic() - started)
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()
+    return 1 if result["failed"] else 0
+
+
+def _in_spark(plan: BackfillPlan) -> list[PartReceipt]:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a wrong plan needs no Spark
 
-    started = time.monotonic()
     context = SparkContext.getOrCreate(SparkConf().setAppName("rezone-backfill"))
     configured = context.getConf().get("spark.task.maxFailures")
     run = functools.partial(
@@ -97,13 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         parts = context.parallelize(list(plan.parts), len(plan.parts))
-        receipts = parts.mapPartitions(run).collect()
+        receipts: list[PartReceipt] = parts.mapPartitions(run).collect()
     finally:
         context.stop()
-    result = summary(receipts, time.monotonic() - started)
-    sys.stdout.write(json.dumps(result) + "\n")
-    sys.stdout.flush()
-    return 1 if result["failed"] else 0
+    return receipts
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a node answers to a job that brings a new partition's rows past its log (decision 0486).
 
-The job asks the leader what to bring (`claim`), reads it from the source as the leader would, and
+The job has the node leave parts to it that it has not come to (`reserve`). Of each one it asks the
+leader what to bring (`claim`), reads it from the source as the leader would, and
 has every replica take it (`ingest`); when all have it on their disks, the leader counts it
 (`commit`). Nothing waits for the job: a leader that is not asked for some seconds goes on
 backfilling by itself, so that job, data nodes and operator may die at any time.
@@ -11,6 +12,7 @@ log has, while that has not all rows, and behind those that it has (`storage.cop
 Concurrency: runs in the Flight threads of the calls.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -26,21 +28,25 @@ from rezone.storage.reshard.reshard_entries import IngestMark
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.wire import layouts
 from rezone.wire.codec.ipc_header import is_compressed
+from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
     LimitExceededError,
     NotReadyError,
+    RezoneError,
     StaleEpochError,
 )
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import (
     Ack,
     BackfillClaim,
+    BackfillsReserved,
     ClaimBackfill,
     CommitIngested,
     IngestVersions,
     PartitionId,
+    ReserveBackfills,
 )
 
 INGEST_BYTES_MAX: Final = 16 << 20
@@ -48,6 +54,9 @@ INGEST_BYTES_MAX: Final = 16 << 20
 
 INGESTS_MAX: Final = 8
 """How many calls bring rows at a time: each holds its rows in memory."""
+
+RESERVED_PARTS_MAX: Final = 2 * PARTITIONS_MAX
+"""A re-sharding of n partitions to m has less than n + m parts."""
 
 _TURN_SECONDS: Final = 10.0
 _WEIGHT: Final = 2.0
@@ -71,6 +80,23 @@ class Ingesting:
         self._streams = streams
         self._foreground = foreground
         self._turns = threading.BoundedSemaphore(INGESTS_MAX)
+        self._lock = threading.Lock()
+        self._ingested_bytes = 0
+
+    def reserve(self, request: ReserveBackfills) -> BackfillsReserved:
+        """Leave parts to the job for a while where this node leads; see `ReshardStream.reserve`.
+
+        LimitExceededError for more parts than a re-sharding can have.
+        """
+        if len(request.parts) > RESERVED_PARTS_MAX:
+            raise LimitExceededError(
+                f"{len(request.parts)} parts; {RESERVED_PARTS_MAX} is the limit"
+            )
+        for target, source in request.parts:
+            with contextlib.suppress(RezoneError):  # others lead it, or it is over
+                self._streams(target).part(source).reserve()
+        with self._lock:
+            return BackfillsReserved(self._ingested_bytes)
 
     def claim(self, request: ClaimBackfill) -> BackfillClaim:
         """Say what to bring, and leave it to the job for a while; see `ReshardStream.claim`."""
@@ -105,6 +131,8 @@ class Ingesting:
                 replica.store.range_ingest.take(batch, request.after, mark)
                 if request.durable:
                     replica.store.range_ingest.make_durable(mark)
+            with self._lock:
+                self._ingested_bytes += len(request.versions)
             steps.throttle()
         finally:
             self._turns.release()

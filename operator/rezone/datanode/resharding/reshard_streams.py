@@ -12,6 +12,7 @@ Each has a bounded number of appends that are not committed yet.
 Concurrency: what others call is an `entry`; one request of a lane is under way at a time.
 """
 
+import contextlib
 from collections.abc import Iterable
 from typing import Final
 
@@ -91,7 +92,7 @@ and the rest is by what writers keep in `benchmarks/resharding.py` (decisions 01
 """
 
 CLAIM_SECONDS: Final = 10.0
-"""How long a leader backfills nothing by itself once a job has asked what to ingest."""
+"""How long a leader backfills nothing by itself once a job has reserved a part, or claimed rows."""
 
 _NO_ROWS: Final = rows_batch([], [], [])
 
@@ -129,6 +130,7 @@ class ReshardStream:
         self.backfill, self.catch_up = self._core.backfill, self._core.stream
         self._told: tuple[object, ...] = ()
         self._claimed_until = float("-inf")
+        self._was_claimed = False
 
     @property
     def source(self) -> int:
@@ -307,6 +309,20 @@ class ReshardStream:
     # --- rows that come past the log -------------------------------------------------------------
 
     @entry
+    def reserve(self) -> None:
+        """Backfill nothing for a while: a job has not come to this part yet.
+
+        Nothing changes where a job has claimed rows in this leadership: whether it goes on is known
+        by its claims. Nor where it could not claim any.
+        """
+        takes = self.position is None or self.partition.store.range_ingest.standing(self.source)
+        if self._was_claimed or not takes or not self._may_append():
+            return
+        with contextlib.suppress(NotReadyError):
+            self._require_all_in_sync()
+            self._claimed_until = self.partition.clock.monotonic() + CLAIM_SECONDS
+
+    @entry
     def claim(self) -> BackfillClaim:
         """Return what a job is to ingest, and backfill nothing for a while.
 
@@ -324,6 +340,7 @@ class ReshardStream:
             raise NotReadyError(f"partition {self.overlap.new} takes no rows of {self.source} now")
         self._require_all_in_sync()
         self._claimed_until = self.partition.clock.monotonic() + CLAIM_SECONDS
+        self._was_claimed = True
         config = self.partition.config
         rate, targets = config.copy_bytes_per_second_max, config.next_partitions
         return BackfillClaim(

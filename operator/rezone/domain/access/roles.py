@@ -55,6 +55,7 @@ _ACTS: Mapping[type[messages.Message], Act] = {
     messages.ReshardBackfill: Act.SNAPSHOT,
     messages.ReshardCatchUp: Act.SNAPSHOT,
     messages.BulkInsert: Act.COPY,
+    messages.ReserveBackfills: Act.COPY,
     messages.ClaimBackfill: Act.COPY,
     messages.IngestVersions: Act.COPY,
     messages.CommitIngested: Act.COPY,

@@ -77,6 +77,7 @@ from rezone.wire.messages.reports import (
 )
 from rezone.wire.messages.resharding import (
     BackfillClaim,
+    BackfillsReserved,
     BackfillVersions,
     BeginReshard,
     CatchUpEntry,
@@ -86,6 +87,7 @@ from rezone.wire.messages.resharding import (
     CommitIngested,
     IngestVersions,
     RangeCatchUp,
+    ReserveBackfills,
     ReshardBackfill,
     ReshardBegun,
     ReshardCatchUp,
@@ -168,6 +170,7 @@ __all__ = [
     "AdmittedCopy",
     "BackfillClaim",
     "BackfillVersions",
+    "BackfillsReserved",
     "BeginEmpty",
     "BeginReshard",
     "BulkInsert",
@@ -236,6 +239,7 @@ __all__ = [
     "RefuseIsr",
     "ReplicaReport",
     "ReportRequest",
+    "ReserveBackfills",
     "ReshardBackfill",
     "ReshardBegun",
     "ReshardCatchUp",

@@ -169,6 +169,23 @@ class ClaimBackfill(Message, frozen=True):
     source: PartitionId
 
 
+class ReserveBackfills(Message, frozen=True):
+    """Have a node leave the rows of these parts to a job that has not come to them yet.
+
+    `parts` are pairs of a new partition and a source. For some seconds from then on the node
+    backfills none of them by itself that it leads and of which no row was claimed; a part of which
+    one was is its task's own, for as long as that claims more.
+    """
+
+    parts: tuple[tuple[PartitionId, PartitionId], ...]
+
+
+class BackfillsReserved(Message, frozen=True):
+    """How many bytes of versions all jobs have brought to the node since it has started."""
+
+    ingested_bytes: Count
+
+
 class BackfillClaim(Message, frozen=True):
     """What to ingest: the versions of `part` behind row id `after`, at all of `replicas`.
 
