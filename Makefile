@@ -8,8 +8,6 @@ UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
 RUN := .venv/bin/python
 # CI judges a change by one order of the tests, as by the same examples each time (tests/conftest.py).
 PYTEST = $(RUN) -m pytest -p no:cacheprovider$(if $(CI), --randomly-seed=1)
-# Most tests wait for processes for a good part of their time.
-WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 # Each is on the path of what runs in it; the simulation is a package of tests/.
 TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -not -path 'tests/simulation*' -not -path 'benchmarks/harness*' | sort | paste -sd:)
 
@@ -26,7 +24,7 @@ test: prepare browser checkers ## Run the test suite on a real API server, Rocks
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
-	$(PYTEST) -n $(WORKERS) --dist loadfile --max-worker-restart 0
+	$(RUN) hack/beside.py "$(PYTEST) tests/controller" "$(PYTEST) tests/datanode" "$(PYTEST) $(foreach part,controller datanode simulation,--ignore tests/$(part))" "$(PYTEST) tests/simulation"
 endif
 
 test-kubernetes: prepare ## Run the tests that need an API server on another version of Kubernetes: VERSION=1.37, built once

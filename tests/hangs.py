@@ -1,8 +1,4 @@
-"""A run of the suite ends, and says where it was, also when a test or what is behind it hangs.
-
-With workers (`-n`) the run ends with the one that hangs, without another one in its place: xdist
-would wait for ever when that was the last (3.8).
-"""
+"""A run of the suite ends, and says where it was, also when a test or what is behind it hangs."""
 
 import faulthandler
 import os
@@ -10,8 +6,6 @@ import sys
 from collections.abc import Generator, Iterator
 
 import pytest
-
-from left_running import adopt, end_left_behind
 
 HANG_SECONDS_MAX = 120.0
 """How long a test is waited for behind its timeout, whose exception reaches no call of a library.
@@ -27,8 +21,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep what is written to on the terminal: a running test has another file in its place."""
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.stash[_terminal] = os.dup(2)
-    if _has_workers(config):
-        adopt()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -56,8 +48,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Remember how the run has ended; no test hangs any more."""
-    faulthandler.cancel_dump_traceback_later()
+    """Remember how the run has ended."""
     session.config.stash[_exit_code] = exitstatus
 
 
@@ -69,15 +60,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     ends of some; threads would be waited for, too.
     """
     if (code := config.stash.get(_exit_code, None)) is not None:
-        left = _has_workers(config) and end_left_behind()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code or int(left))
-
-
-def _has_workers(config: pytest.Config) -> bool:
-    """Whether this process has tests run by others, and runs none."""
-    return bool(config.getoption("numprocesses", default=None))
+        os._exit(code)
 
 
 def _end_within(seconds: float, config: pytest.Config) -> None:

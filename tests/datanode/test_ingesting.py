@@ -77,7 +77,7 @@ class Job:
             thread.start()
 
     def _run(self, part: Overlap) -> None:
-        task = PartBackfill(BackfillPart(part.new, part.old), self._c.peers, patience_seconds=30.0)
+        task = PartBackfill(BackfillPart(part.new, part.old), self._c.peers, patience_seconds=120.0)
         try:
             self.receipts.append(task.run())
         except RezoneError as error:
@@ -86,7 +86,7 @@ class Job:
     def join(self) -> int:
         """Wait for all; return the rows that they have brought."""
         for thread in self._threads:
-            thread.join(60)
+            thread.join(240)
             assert not thread.is_alive()
         assert not self.errors
         return backfill.totals(self.receipts)[0]

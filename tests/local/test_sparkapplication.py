@@ -222,7 +222,7 @@ def test_command_line() -> None:
         }
     )
     job = Path(rezone.__path__[0]) / "transfer" / "job.py"
-    expected = "nice -n 10 spark-submit --master local[1] --name app --driver-memory 512m"
+    expected = "spark-submit --master local[1] --name app --driver-memory 512m"
     expected += " --py-files /x.py"
     expected += " --conf spark.a=1 --conf spark.hadoop.h=2 --conf spark.ui.enabled=false"
     assert submit_command(app) == [*expected.split(), str(job), "--task", "t"]

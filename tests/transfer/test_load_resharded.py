@@ -110,7 +110,8 @@ class Attempts:
         assert attempt.error is None, attempt.error
 
     def _load(self, name: str) -> None:
-        def run(_phase: Any, units: Any, task: Callable[[Any], Any]) -> list[Any]:
+        def run(phase: Any, units: Any, task: Callable[[Any], Any]) -> list[Any]:
+            del phase
             assert name == threading.current_thread().name
             return [task(each)[0] for each in units]
 

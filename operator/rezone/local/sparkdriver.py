@@ -58,7 +58,7 @@ def driver_pod(app: Json) -> Json:
     container = {
         "name": "spark-kubernetes-driver",
         "image": driver.get("image") or spec.get("image") or "rezone-local",
-        "command": submit_command(app),
+        "command": [*_GIVE_WAY, *submit_command(app)],
         "env": env,
         "envFrom": driver.get("envFrom", []),
         "volumeMounts": [
@@ -108,7 +108,7 @@ def submit_command(app: Json) -> list[str]:
     conf = {"spark.ui.enabled": "false", **spec.get("sparkConf", {})}
     conf |= {f"spark.hadoop.{key}": value for key, value in spec.get("hadoopConf", {}).items()}
     master = conf.pop("spark.master", DEFAULT_MASTER)
-    words = [*_GIVE_WAY, "spark-submit", "--master", master, "--name", app["metadata"]["name"]]
+    words = ["spark-submit", "--master", master, "--name", app["metadata"]["name"]]
     if "memory" in driver:
         words += ["--driver-memory", str(driver["memory"])]
     if "mainClass" in spec:
