@@ -80,6 +80,6 @@ def test_a_job_brings_rows_with_the_certificate_of_transfers_alone(tmp_path: Pat
         with Reservations(parts, c.peers, connect=connect) as reservations:
             assert reservations.renew()
             receipts = [PartBackfill(part, c.peers, connect=connect).run() for part in parts]
-        assert not [each.error for each in receipts]
+        assert not any(each.error for each in receipts)
         c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
         assert require_equal(c, {}) == len(_ROWS)
