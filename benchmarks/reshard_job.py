@@ -22,16 +22,18 @@ from typing import Any
 import pyarrow as pa
 from harness.zone import SCHEMA, Zone, cpu_of, running_zone
 from resharding import backfilled
-from resharding_kit import parts_of, reshard
+from resharding_kit import reshard
 
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 from rezone.transfer.backfill import backfill_part, totals
 from rezone.transfer.reserving import Reservations
 from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.layouts import Layout, layout_of, overlaps
 
 _KEY_BYTES = 30
 _BATCH_ROWS = 20_000
 _START_SECONDS = 2.0
+_RESERVE_SECONDS = 0.05
 
 
 def load(zone: Zone, rows: int, payload: int) -> None:
@@ -48,12 +50,18 @@ def load(zone: Zone, rows: int, payload: int) -> None:
             client.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
 
-def run_job(zone: Zone, pool: ProcessPoolExecutor) -> int:
-    """Bring the rows of all parts, each by a task; return how many were brought."""
-    parts = [BackfillPart(part.new, part.old) for part in parts_of(zone.coordinator)]
-    peers = zone.coordinator.peers
-    with Reservations(parts, peers):
-        return totals(list(pool.map(backfill_part, parts, [peers] * len(parts))))[0]
+def run_job(zone: Zone, pool: ProcessPoolExecutor, more: int) -> tuple[Layout, int]:
+    """Re-shard, and bring the rows of all parts, each by a task; return how many were brought.
+
+    It reserves from the first moment on: of a small zone the leaders would backfill a half before.
+    """
+    c = zone.coordinator
+    old = layout_of(c.config)
+    parts = [BackfillPart(part.new, part.old) for part in overlaps(old, old.next(more))]
+    with Reservations(parts, c.peers, every_seconds=_RESERVE_SECONDS):
+        new = reshard(c, more)
+        receipts = pool.map(backfill_part, parts, [c.peers] * len(parts))
+        return new, totals(list(receipts))[0]
 
 
 @contextlib.contextmanager
@@ -85,8 +93,10 @@ def one(given: argparse.Namespace, *, by_job: bool) -> tuple[float, float, float
             return sum(zone.cpu_seconds().values()) + executor_seconds(pool)
 
         begun, worked = time.monotonic(), used()
-        new = reshard(zone.coordinator, given.more)
-        brought = run_job(zone, pool) if by_job else 0
+        if by_job:
+            new, brought = run_job(zone, pool, given.more)
+        else:
+            new, brought = reshard(zone.coordinator, given.more), 0
         zone.wait("all parts are backfilled", lambda: backfilled(zone, new))
         return time.monotonic() - begun, used() - worked, brought / rows
 

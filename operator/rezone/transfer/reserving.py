@@ -1,7 +1,7 @@
 """Has data nodes leave the rows of a re-sharding to the job that brings them (decision 0486).
 
 Tasks claim the parts that they are at. What no task has come to yet, data nodes would backfill
-through their logs, at three times the processor time. So the driver reserves all parts, again and
+through their logs. So the driver reserves all parts, again and
 again while rows come. When none have come for a while it stops, and data nodes go on by themselves.
 
 Concurrency: one thread, and some for its calls.
@@ -40,11 +40,13 @@ class Reservations:
         *,
         connect: Callable[[str], NodeClient] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        every_seconds: float = RESERVE_SECONDS,
     ) -> None:
         self._all = tuple((part.target, part.source) for part in parts)
         self._addresses = dict(nodes)
         self._connect = connect or functools.partial(NodeClient, tls=tls_from_environment())
         self._clock = clock
+        self._every_seconds = every_seconds
         self._clients: dict[NodeId, NodeClient] = {}
         self._ingested: dict[NodeId, int] = {}
         self._progress_at = clock()
@@ -82,7 +84,7 @@ class Reservations:
     def _renew_on(self) -> None:
         while not self._over.is_set():
             self.renew()
-            self._over.wait(RESERVE_SECONDS)
+            self._over.wait(self._every_seconds)
 
     def _ask(self, node: NodeId, request: ReserveBackfills) -> int | None:
         try:
