@@ -5,10 +5,9 @@
 
 The driver has data nodes leave all parts to the job (`reserving`). One task for each part: it
 brings the rows that a new partition has of an old one to all replicas of the new one (`backfill`).
-A part whose task fails, or that no task brings, is backfilled by its
-leader, as it would be without a job. So a task returns its error on its last try, for Spark would
-stop all others with it. The last line of the output is one JSON object; the exit code is 0 only
-when all parts have their rows.
+A part whose task fails, or that no task brings, is backfilled by its leader, as it would be without
+a job. So a task returns its error on its last try, for Spark would stop all others with it. The
+last line of the output is one JSON object; the exit code is 0 only when all parts have their rows.
 """
 
 import argparse

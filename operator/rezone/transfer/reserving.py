@@ -1,8 +1,8 @@
 """Has data nodes leave the rows of a re-sharding to the job that brings them (decision 0486).
 
 Tasks claim the parts that they are at. What no task has come to yet, data nodes would backfill
-through their logs. So the driver reserves all parts, again and
-again while rows come. When none have come for a while it stops, and data nodes go on by themselves.
+through their logs. So the driver reserves all parts, again and again while rows come. When none
+have come for a while it stops, and data nodes go on by themselves.
 
 Concurrency: one thread, and some for its calls.
 """
