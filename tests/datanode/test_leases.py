@@ -25,6 +25,7 @@ from rezone.wire.messages import (
     ReadResult,
     ZoneConfig,
 )
+from rezone.wire.transport.channel import unpack
 from rezone.wire.transport.flight import NodeClient
 
 P, Q = 0, 1
@@ -190,9 +191,9 @@ class Sent:
     def __init__(self) -> None:
         self.messages: list[Any] = []
 
-    def send(self, message: Any) -> None:
+    def send_packed(self, frame: bytes) -> None:
         """Keep it."""
-        self.messages.append(message)
+        self.messages.append(unpack(memoryview(frame))[0])
 
 
 @pytest.mark.proves("B-09")

@@ -181,8 +181,11 @@ def test_a_follower_that_is_told_to_stop_or_killed_holds_no_write_up(tmp_path: P
         load.check()
 
 
-def test_a_leader_stops_at_once_when_nobody_could_relieve_it(tmp_path: Path) -> None:
+def test_a_leader_stops_when_nobody_comes_to_relieve_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a coordinator a pod would wait for nothing, for its whole grace period."""
+    monkeypatch.setenv("REZONE_NODE_LEAVE_UNREAD_MS_MAX", "1000")
     with cluster(tmp_path, 2, processes=True) as c:
         c.create(PARTITION, (0, 1))
         k = Client(c)
