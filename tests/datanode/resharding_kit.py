@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+import pytest
 from replica_cluster import FAST, Client, Coordinator, keys_in
 
 from rezone.datanode.replica.replica import Replica
@@ -241,6 +242,19 @@ def progress(c: Coordinator, part: Overlap) -> ReshardProgress:
             if each.source == part.old:
                 return each
     raise NotReadyError(f"nobody pulls {part}")
+
+
+def leave_backfills_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have data nodes of this process begin parts, and backfill nothing by themselves.
+
+    On a busy machine they would have all rows before a job begins.
+    """
+    own = ReshardStream.next_backfill
+    monkeypatch.setattr(
+        ReshardStream,
+        "next_backfill",
+        lambda part, size: own(part, size) if part.position is None else None,
+    )
 
 
 def resharded(c: Coordinator, part: Overlap, since: int = 0) -> bool:

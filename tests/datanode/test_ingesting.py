@@ -15,6 +15,7 @@ from resharding_kit import (
     SMALL,
     backfill_old,
     create_old,
+    leave_backfills_to_a_job,
     parts_of,
     progress,
     require_equal,
@@ -95,9 +96,10 @@ class Job:
 @pytest.mark.proves("B-08", "SP-01")
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 1)])
 def test_a_job_brings_what_old_partitions_have_while_these_are_written(
-    tmp_path: Path, before: int, after: int
+    tmp_path: Path, before: int, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows would be missing or wrong at the cut-over, at the leader or at a follower."""
+    leave_backfills_to_a_job(monkeypatch)
     with cluster(tmp_path, 3, config=zone(before), settings=SLOW) as c:
         create_old(c)
         backfill_old(c)
@@ -149,8 +151,11 @@ def test_nodes_that_are_killed_lose_nothing_that_a_job_brings(
 
 
 @pytest.mark.proves("B-05", "SP-01")
-def test_leaders_of_both_sides_change_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_leaders_of_both_sides_change_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The job would bring rows to who leads no more, or count what the next leader lacks."""
+    leave_backfills_to_a_job(monkeypatch)
     with cluster(tmp_path, 3, config=zone(1), settings=SLOW) as c:
         create_old(c)
         backfill_old(c, 2_000)

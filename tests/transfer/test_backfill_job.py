@@ -14,6 +14,7 @@ from resharding_kit import (
     SMALL,
     backfill_old,
     create_old,
+    leave_backfills_to_a_job,
     parts_of,
     require_equal,
     reshard,
@@ -22,7 +23,6 @@ from resharding_kit import (
 )
 
 import rezone
-from rezone.datanode.resharding.reshard_streams import ReshardStream
 from rezone.local.sparkdriver import submit_command
 from rezone.transfer.backfill import PartReceipt
 from rezone.transfer.backfill_job import main, run_task, summary
@@ -85,13 +85,7 @@ def test_a_real_driver_backfills_a_re_sharding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What tasks run would not be found in Spark's processes, or their rows not be the source's."""
-    # Spark's start takes long enough for data nodes to backfill all by themselves.
-    own = ReshardStream.next_backfill
-    monkeypatch.setattr(
-        ReshardStream,
-        "next_backfill",
-        lambda part, size: own(part, size) if part.position is None else None,
-    )
+    leave_backfills_to_a_job(monkeypatch)
     with cluster(tmp_path, 3, config=zone(2), settings=SMALL) as c:
         create_old(c)
         backfill_old(c, 1_000)
