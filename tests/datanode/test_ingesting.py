@@ -106,6 +106,7 @@ def test_a_job_brings_what_old_partitions_have_while_these_are_written(
         with writing(c) as writer:
             c.until("writes", lambda: writer.written > 20)
             reshard(c, after)
+            c.watch()
             brought = Job(c).join()
             c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
         assert brought > 100 * before
@@ -161,6 +162,7 @@ def test_leaders_of_both_sides_change_and_the_job_goes_on(
         backfill_old(c, 2_000)
         with writing(c) as writer:
             new = reshard(c, 2)
+            c.watch()
             job = Job(c)
             first = parts_of(c)[0]
             c.until("a backfill has begun", lambda: progress(c, first).rows > 100)
@@ -216,6 +218,7 @@ class _Claimed:
         create_old(c)
         backfill_old(c, 300)
         reshard(c, 1)
+        c.watch()
         (part,) = parts_of(c)
 
         def claim() -> BackfillClaim | None:

@@ -58,6 +58,7 @@ def test_a_part_that_is_reserved_waits_for_its_task(
         create_old(c)
         backfill_old(c, 50)
         reshard(c, 1)
+        c.watch()
         (overlap,) = parts_of(c)
         leader = c.replica(c.records[overlap.new].leader, overlap.new)
         part = part_to_backfill(c, leader)

@@ -71,6 +71,7 @@ def test_a_job_brings_rows_with_the_certificate_of_transfers_alone(tmp_path: Pat
         with TableClient(c.addresses(), tls=c.pki.source("client", of_zone(Role.WRITER))) as table:
             table.write(table_of(_ROWS))
         reshard(c, 2)
+        c.watch()
         parts = [BackfillPart(part.new, part.old) for part in parts_of(c)]
         as_writer = c.connect_as(of_zone(Role.WRITER))
         for part in parts:
