@@ -284,3 +284,36 @@ def test_examples_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [row["country"] for row in found] == ["DE", "NL"]
     assert [row["orders"] for row in found] == [15, 15]
     assert sum(row["amount"] for row in found) == sum(range(10, 40))
+
+
+@pytest.mark.usefixtures("spark")
+def test_rows_are_replaced_and_what_others_write_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that somebody has added during the job would be deleted as old ones."""
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    read = datasource.read_table
+    with (
+        cluster(tmp_path / "zone", 1, config=CONFIG, settings=FAST) as zone,
+        TableClient([zone.nodes[0].address]) as table,
+    ):
+        for partition in range(2):
+            zone.create(partition, (0,))
+        table.write(rows(0, 50))
+        new = [{"id": n, "value": "new"} for n in range(30, 90)]
+        (tmp_path / "in").mkdir()
+        pq.write_table(pa.Table.from_pylist(new), tmp_path / "in" / "new.parquet")
+        others = rows(100, 110)
+
+        def read_later(*arguments: Any, **options: Any) -> Any:
+            table.write(others)
+            return read(*arguments, **options)
+
+        monkeypatch.setattr(datasource, "read_table", read_later)
+        monkeypatch.setenv("ORDERS", zone.nodes[0].address)
+        monkeypatch.setenv("INCOMING", str(tmp_path / "in"))
+        monkeypatch.setenv("STAGING", str(tmp_path / "staging"))
+        run_example(EXAMPLES / "replace_rows.py")
+        assert table.scan().sort_by("id").to_pylist() == new + others
+        assert not list((tmp_path / "staging").iterdir())
