@@ -120,7 +120,7 @@ def _say(what: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=55)
+    parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("command")
     parser.add_argument("beside", nargs="+")
     sys.exit(main(**vars(parser.parse_args())))

@@ -20,7 +20,7 @@ from simulation.network import Network
 from simulation.scenarios import Start, at_rest
 from simulation.world import Order, World
 
-START = Start(partitions=8, replicas=3, nodes=5)
+START = Start(partitions=5, replicas=3, nodes=5)
 NODES = (0, 1, 2, 3, 4)
 CUT_SECONDS = 15.0
 LOOKED_SECONDS = 20.0

@@ -3,7 +3,7 @@
 A seed is a run of its own in one process of several, so neither what ran before it nor what runs
 beside it changes what it does. A failing one is told at once, with how to repeat it alone; at
 the end stands how many seeds of each storm a processor does in a minute, and how often the storm
-has made each fault and reached what it is for.
+has made each fault. A storm fails, too, when many seeds have not reached what it is for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from types import FrameType
@@ -29,6 +29,7 @@ import structlog
 
 from simulation import (
     conditional,
+    coverage,
     cuts,
     deletions,
     maintained,
@@ -212,6 +213,37 @@ def chosen(storms: Sequence[str], first: int, count: int) -> list[tuple[str, int
     ]
 
 
+def unreached(storms: Mapping[str, Sequence[Outcome]]) -> dict[str, list[str]]:
+    """Return what storms of many seeds are for, and none of their seeds has reached."""
+    missed = {
+        storm: coverage.missing(storm, _counts(seeds))
+        for storm, seeds in storms.items()
+        if len(seeds) >= coverage.SEEDS_MIN
+    }
+    return {storm: events for storm, events in missed.items() if events}
+
+
+def more(storms: Mapping[str, Sequence[Outcome]], first: int) -> list[tuple[str, int]]:
+    """Return the further seeds, from `first` on, of storms that have missed what they are for."""
+    return [
+        (storm, first + number)
+        for storm in unreached(storms)
+        for number in range(coverage.MORE_SEEDS)
+    ]
+
+
+def _run_all(pool: ProcessPoolExecutor, seeds: Sequence[tuple[str, int]]) -> Iterator[Outcome]:
+    """Yield the outcome of each seed as it comes, and tell of failures and of progress."""
+    futures: list[Future[Outcome]] = [pool.submit(run_limited, *each) for each in seeds]
+    for number, future in enumerate(as_completed(futures), start=1):
+        outcome = future.result()
+        if outcome.error:
+            print(failure(outcome), flush=True)  # noqa: T201 - a command
+        if number % PROGRESS_SEEDS == 0:
+            print(f"{number} of {len(futures)} seeds", flush=True)  # noqa: T201
+        yield outcome
+
+
 def _begin() -> None:
     """Write no logs: nobody reads those of seeds that pass, and others are repeated alone."""
     # Who is interrupted is the process that waits: it has this one end with its seed.
@@ -238,24 +270,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Each begins again: a fork would have the locks of this one's threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.processes, context, _begin) as pool:
-        futures: list[Future[Outcome]] = [
-            pool.submit(run_limited, *each)
-            for each in chosen(given.storms, given.first, given.seeds)
-        ]
         try:
-            for future in as_completed(futures):
-                outcomes.append(future.result())
-                if outcomes[-1].error:
-                    print(failure(outcomes[-1]), flush=True)  # noqa: T201 - a command
-                if len(outcomes) % PROGRESS_SEEDS == 0:
-                    print(f"{len(outcomes)} of {len(futures)} seeds", flush=True)  # noqa: T201
+            outcomes.extend(_run_all(pool, chosen(given.storms, given.first, given.seeds)))
+            missed = more(by_storm(outcomes), given.first + given.seeds)
+            outcomes.extend(_run_all(pool, missed))
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
     storms = by_storm(outcomes)
     print(*reached(storms), *rates(storms), sep="\n")  # noqa: T201 - a command
     if given.report is not None:
         given.report.write_text(json.dumps(report(storms)))
-    return int(any(outcome.error for outcome in outcomes))
+    never = unreached(storms)
+    for storm, events in never.items():
+        print(f"FAILED {storm}: its seeds never reached {', '.join(events)}")  # noqa: T201
+    return int(bool(never) or any(outcome.error for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ ALL = (*OF_ZONES, *PODS)
 EVERY_POINT = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
 SEEDS_DEFAULT = 1
 """That a storm runs is shown by one seed; `make seeds`, which CI runs as well, has many."""
-SEEDS_COUNTED = 20
-"""Of these a test takes some, and looks at what all of them have reached together."""
 
 POINTS_STEP = 27
 """By default scenarios are killed at every 27th point, each beginning with another one; those of
@@ -38,11 +36,11 @@ FAULT_SECONDS = 5.0
 ALL_ENDS = frozenset({"Succeeded", "Cancelled", "Failed", "RolledBack"})
 
 
-def seeds(default: int = SEEDS_DEFAULT) -> list[int]:
-    """Return the seeds to be run, by default so many."""
+def seeds() -> list[int]:
+    """Return the seeds to be run."""
     if one := os.environ.get("REZONE_SIMULATION_SEED"):
         return [int(one)]
-    return list(range(int(os.environ.get("REZONE_SIMULATION_SEEDS", default))))
+    return list(range(int(os.environ.get("REZONE_SIMULATION_SEEDS", SEEDS_DEFAULT))))
 
 
 T = TypeVar("T")

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import collections
-
 import pytest
 
 from rezone.wire.transport.liveness import Liveness
 from simulation.half_open import HalfOpen
-from simulation.runs import SEEDS_COUNTED, seeds
+from simulation.runs import seeds
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.proves("NW-01")
-def test_no_end_of_a_stream_is_left_that_nobody_tells() -> None:
+@pytest.mark.parametrize("seed", seeds())
+def test_no_end_of_a_stream_is_left_that_nobody_tells(seed: int) -> None:
     """A replica would stay out of sync until its process is killed, as on real networks."""
-    counts: collections.Counter[str] = collections.Counter()
-    for seed in seeds(SEEDS_COUNTED)[::4]:
-        run = HalfOpen(seed)
-        run.run()
-        counts.update(run.counts)
-    for what in ("silences", "half-open", "written", "healed"):
-        assert counts[what] > 0, counts
+    run = HalfOpen(seed)
+    run.run()
+    assert run.counts["healed"] > 0, run.counts
 
 
 @pytest.mark.proves("NW-01")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation import many
+from simulation import coverage, many
 from simulation.many import (
     SHARES,
     STORMS,
@@ -18,10 +18,12 @@ from simulation.many import (
     by_storm,
     chosen,
     failure,
+    more,
     rates,
     reached,
     report,
     run,
+    unreached,
 )
 
 
@@ -89,6 +91,24 @@ def test_a_report_counts_seeds_failures_and_simulated_time() -> None:
 
     assert found["a"] == {"seeds": 2, "failed": 1, "simulated_seconds": 40.0, "counts": {}}
     assert found["test_claims"]["counts"] == {"cuts": 2}
+
+
+def test_a_storm_that_misses_what_it_is_for_has_more_seeds_and_then_fails() -> None:
+    """A storm in which nothing happens any more would pass with all of its seeds."""
+    reached = Counter(dict.fromkeys(coverage.REACHED["test_half_open"], 1))
+    idle = [Outcome("test_half_open", seed, 0.1, "", Counter(written=1)) for seed in range(20)]
+    found = Outcome("test_half_open", 20, 0.1, "", reached)
+
+    assert unreached(by_storm(idle)) == {"test_half_open": ["silences", "half-open", "healed"]}
+    assert more(by_storm(idle), 20)[0] == ("test_half_open", 20)
+    assert len(more(by_storm(idle), 20)) == coverage.MORE_SEEDS
+    assert not unreached(by_storm([*idle, found]))
+    assert not unreached(by_storm(idle[:19])), "who runs few seeds looks for something else"
+
+
+def test_what_storms_are_for_is_of_storms() -> None:
+    """A storm that is renamed would have to reach nothing any more."""
+    assert coverage.REACHED.keys() <= STORMS.keys()
 
 
 @pytest.mark.slow

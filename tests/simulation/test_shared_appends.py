@@ -12,7 +12,6 @@ from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
 from rezone.datanode.writing.change import Change
 from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.messages import WriteRequest, WriteResult
-from simulation.coverage import assert_reached
 from simulation.data_plane import DataPlane
 from simulation.producing import NamedCopyStorm, NamedCutOver
 from simulation.runs import seeds
@@ -84,16 +83,6 @@ def storm(seed: int) -> collections.Counter[str]:
     run = KINDS[seed % 2](seed)
     run.run()
     return run.counts
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.proves("PW-01", "PW-02")
-def test_the_storms_share_appends() -> None:
-    """Writes share appends, and some of those that share a wake are refused.
-
-    Storms in which each write is alone would prove nothing about groups.
-    """
-    assert_reached(("in one wake", "in one append", "refused in part"), KINDS)
 
 
 @pytest.mark.parametrize("seed", seeds()[::10])

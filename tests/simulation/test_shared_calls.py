@@ -6,7 +6,6 @@ import collections
 
 import pytest
 
-from simulation.coverage import assert_reached
 from simulation.runs import seeds
 from simulation.sharing import SharedCutOver
 
@@ -27,13 +26,3 @@ def test_each_call_has_its_own_end(seed: int) -> None:
     the companions of a call that no node takes.
     """
     assert storm(seed)["acknowledged calls"] > 0
-
-
-def test_the_storms_reach_what_they_are_for() -> None:
-    """Requests are shared, repeated and refused, sent on by seals, and producers are fenced.
-
-    Runs in which each call is alone would prove nothing about shared requests.
-    """
-    reached = ("shared requests", "shared repeats", "acknowledged calls", "resharded")
-    ends = ("InvalidRowError", "OutcomeUnknownError", "ProducerFencedError")
-    assert_reached((*reached, *ends), [SharedCutOver])

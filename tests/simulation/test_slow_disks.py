@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.coverage import assert_reached
-from simulation.failing_disks import FailingDisks
 from simulation.runs import seeds
 from simulation.slow_disks import (
     SLOW_SECONDS,
@@ -59,8 +57,3 @@ def test_no_write_is_lost_and_no_read_is_stale_with_disks_that_are_slow_at_rando
 ) -> None:
     """A leader that steps down has appended what its followers may have, and has no sync back."""
     storm(seed)
-
-
-def test_the_storms_reach_what_they_are_for() -> None:
-    """Runs in which no sync stalls would prove nothing."""
-    assert_reached(("stalled", "written"), [lambda seed: FailingDisks(seed, slow=True)])

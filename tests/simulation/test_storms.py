@@ -34,7 +34,7 @@ def digest(seed: int) -> str:
 @pytest.mark.timeout(600)
 def test_a_seed_is_always_the_same_run() -> None:
     """A failing seed could not be repeated: something hangs on hashes, threads or the clock."""
-    code = "from simulation.test_storms import digest; print(digest(2))"
+    code = "from simulation.test_storms import digest; print(digest(1))"
     path = os.pathsep.join((str(TESTS), str(TESTS.parent / "operator")))
     found = {
         subprocess.run(

@@ -209,11 +209,13 @@ def stored_versions(store: PartitionStore) -> list[Version]:
 
 
 def stored_rows(store: PartitionStore, as_of: int | None = None) -> dict[bytes, bytes]:
-    """Return every visible row, read by scans of three."""
+    """Return every visible row, read by scans of three, six, twelve, ..."""
     rows: dict[bytes, bytes] = {}
     cursor: bytes | None = b""
+    size = 3
     while cursor is not None:
-        ids, values, cursor = store.reader.scan(cursor, None, as_of, 3)
+        ids, values, cursor = store.reader.scan(cursor, None, as_of, size)
+        size *= 2
         assert not set(ids.to_pylist()) & set(rows)
         rows.update(zip(ids.to_pylist(), values.to_pylist(), strict=True))
     return rows
