@@ -120,11 +120,16 @@ def _raise_kernel_limits() -> None:
                 raise CommandError(f"{path} must be at least {least}: {error}") from error
 
 
+def runs(places: Places) -> bool:
+    """Whether the daemon is there and answers."""
+    return _pid_file(places).read() is not None and _answers(places)
+
+
 def start_docker(places: Places) -> None:
     """Start the daemon if it does not run; returns when it answers."""
-    pid_file = PidFile(places.docker / "process.json")
-    if pid_file.read() is not None and _answers(places):
+    if runs(places):
         return
+    pid_file = _pid_file(places)
     if os.geteuid() != 0:
         raise CommandError("only root can start the Docker daemon that the nodes run in")
     with Step("starting a Docker daemon of our own"):
@@ -173,6 +178,10 @@ def _has_sys_resource() -> bool:
     return bool(int(bounding.split()[1], 16) & _CAP_SYS_RESOURCE)
 
 
+def _pid_file(places: Places) -> PidFile:
+    return PidFile(places.docker / "process.json")
+
+
 def _answers(places: Places) -> bool:
     return succeeds(["docker", "version"], env=places.environment())
 
@@ -198,7 +207,7 @@ def _make_network(places: Places) -> None:
 
 def stop_docker(places: Places) -> None:
     """Stop the daemon with what runs in it, and take back its network and its rules."""
-    pid_file = PidFile(places.docker / "process.json")
+    pid_file = _pid_file(places)
     process = pid_file.read()
     if process is None:
         return

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, Event, StreamEnded, StreamReset
+from h2.events import (
+    DataReceived,
+    Event,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
@@ -161,6 +168,16 @@ class RudeClient:
     def answered(self) -> bool:
         """Whether anything was answered, or the stream has ended."""
         return self.ended() or any(isinstance(event, DataReceived) for event in self.events)
+
+    def statuses(self) -> list[str]:
+        """Return the statuses of gRPC that ended streams have been told."""
+        ends = (e for e in self.events if isinstance(e, ResponseReceived | TrailersReceived))
+        told = (header for end in ends for header in end.headers or [])
+        return [str(value) for name, value in told if name == "grpc-status"]
+
+    def streams_max(self) -> int:
+        """Return how many streams at a time the other side has allowed."""
+        return int(self._http.remote_settings.max_concurrent_streams)
 
     def close(self) -> None:
         """Go without a word."""

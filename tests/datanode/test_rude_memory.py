@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import subprocess
@@ -25,7 +26,7 @@ pytestmark = [
     pytest.mark.proves("TR-03"),
     pytest.mark.skipif(
         not (receive_limits.library_path().exists() or os.environ.get("CI")),
-        reason="the library needs g++, and make env after that",
+        reason="g++ is missing (Debian: apt-get install g++), and make env after it",
     ),
 ]
 
@@ -46,6 +47,7 @@ def limit_memory(node: Besieged) -> None:
     resource.prlimit(node.node.process.pid, resource.RLIMIT_DATA, (most, most))
 
 
+@functools.cache
 def gzip_bomb() -> bytes:
     """Return a message of half a megabyte of which gzip makes half a gigabyte."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
@@ -100,6 +102,33 @@ def test_a_compressed_batch_takes_no_more_than_all_may(tmp_path: Path) -> None:
             assert rude.until(rude.ended, SECONDS)
         node.write(table)
         assert node.peak_bytes() - before < MORE_BYTES
+
+
+RESOURCE_EXHAUSTED = "8"
+
+
+def test_a_message_over_the_limit_ends_its_call(tmp_path: Path) -> None:
+    """Asserts that a whole message of more than a frame is refused, and no other call suffers.
+
+    Without it a call is handed up to 4 GiB at once.
+    """
+    packed = flight_data(body=bytes(receive_limits.MESSAGE_BYTES_MAX))
+    with besieged_node(tmp_path) as node, node.honest() as table, node.rude(window=1 << 20) as rude:
+        stream = rude.open("DoExchange", flight_data(path="data"))
+        rude.send_bytes(stream, packed, SECONDS)
+        assert rude.until(rude.ended, SECONDS)
+        assert rude.statuses() == [RESOURCE_EXHAUSTED]
+        node.write(table)
+
+
+def test_a_connection_has_few_calls_at_a_time(tmp_path: Path) -> None:
+    """Asserts that a data node allows `CALLS_MAX` streams of a connection.
+
+    Without it one connection takes as many threads as it likes.
+    """
+    with besieged_node(tmp_path) as node, node.rude(window=1 << 20) as rude:
+        allowed = receive_limits.CALLS_MAX
+        assert rude.until(lambda: rude.streams_max() == allowed, SECONDS), rude.streams_max()
 
 
 CLAIMED_BYTES = 1 << 30

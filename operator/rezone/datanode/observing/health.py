@@ -29,6 +29,7 @@ from rezone.datanode.scheduling.error_log import REFUSED, UNEXPECTED
 from rezone.datanode.service.statistics import node_statistics
 from rezone.wire.messages import NodeStatistics, Role
 from rezone.wire.messages.loads import ClientLoad
+from rezone.wire.transport import receive_limits
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_SECONDS = 10.0
@@ -98,6 +99,11 @@ class NodeCollector(Collector):
         )
         cut_off.add_metric([], self._node.unread.cut_off)
         yield cut_off
+        yield GaugeMetricFamily(
+            "rezone_data_node_receive_limits",
+            "1 when what callers send is limited before it is decoded, 0 without that library.",
+            receive_limits.are_kept(),
+        )
         size = sum(p.upkeep.sizes[1] for p in partitions)
         yield GaugeMetricFamily("rezone_data_node_stored_bytes", "Bytes of engine and log.", size)
         streams = GaugeMetricFamily(
