@@ -11,7 +11,11 @@ import pytest
 from replica_cluster import unchecked
 
 from rezone.datanode.clock.clock_bound import ClockBound
-from rezone.datanode.replication.consumer import ConsumerChannel
+from rezone.datanode.replication.consumer import (
+    UNANSWERED_MS_MAX,
+    ConsumerChannel,
+    ConsumerStream,
+)
 from rezone.datanode.scheduling.unread import Unread
 from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.storage.budget import Tally
@@ -260,3 +264,21 @@ def test_what_a_leader_does_not_read_is_counted(case: Case) -> None:
         wire.open.set()
         sender.join(WAIT_SECONDS)
         assert case.unsent.used == 0
+
+
+def test_a_request_that_nobody_answers_is_made_again_within_a_bound() -> None:
+    """Asserts pauses that double up to a bound, and never are shorter than the setting.
+
+    Without it a replica whose request was lost some times stays a learner for days.
+    """
+    stream, now, pauses = ConsumerStream(cast("Any", Rows()), 0.0), 0.0, []
+    for _ in range(12):
+        stream.ask(1, now)
+        asked = now
+        while not stream.take_due(now, 3000):
+            now += 1.0
+        pauses.append(now - asked)
+    assert pauses[:3] == [4.0, 7.0, 13.0]
+    assert max(pauses) == pauses[-1] == UNANSWERED_MS_MAX / 1000 + 1.0
+    stream.ask(1, now)
+    assert not stream.take_due(now + 999.0, 1_000_000)

@@ -169,9 +169,8 @@ class PartBackfill:
                     pool.submit(self._call, node, request, Ack, CALL_SECONDS)
                     for node in claim.replicas
                 ]
-                self._rate.spend(len(came.versions))
-                if self._clock() - self._claimed_at > CLAIM_SECONDS:
-                    self._claim()
+                self._rate.spend(len(came.versions), meanwhile=self._keep_claim)
+                self._keep_claim()
         finally:
             self._wait(taken)
         self._commit(unit)
@@ -198,6 +197,10 @@ class PartBackfill:
         self._claimed_at = self._clock()
         self._bytes_per_second_max = claim.bytes_per_second_max
         return claim
+
+    def _keep_claim(self) -> None:
+        if self._clock() - self._claimed_at > CLAIM_SECONDS:
+            self._claim()
 
     def _commit(self, unit: _Unit) -> None:
         request = CommitIngested(

@@ -60,6 +60,10 @@ _ERROR_CHARACTERS = 200
 _EMPTY = memoryview(b"")
 _NO_REQUEST = -1
 
+UNANSWERED_MS_MAX = 300_000
+"""For how long a stream request may be unanswered before it is made again, unless the setting is
+longer: an answer that is lost costs no more than this, and no leader takes as long."""
+
 
 class Sink(Protocol):
     """What a consumer needs of the partition it fills; errors are RezoneErrors."""
@@ -176,10 +180,11 @@ class ConsumerStream:
         """Whether it is to be asked for now, once for each pause; under the channel's lock.
 
         A request that is unanswered is due after `silent_ms_max` at first. Longer with each time:
-        who takes long to answer must not be asked again before it has.
+        who takes long to answer must not be asked again before it has. Up to `UNANSWERED_MS_MAX`.
         """
         if self.asked_at is not None:
-            if now - self.asked_at <= (silent_ms_max << min(self.retries, 16)) / 1000:
+            patience_ms = min(silent_ms_max << min(self.retries, 16), UNANSWERED_MS_MAX)
+            if now - self.asked_at <= max(patience_ms, silent_ms_max) / 1000:
                 return False
             self.retries += 1
         elif self.retry_at is None or self.retry_at > now:

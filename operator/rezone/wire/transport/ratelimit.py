@@ -30,13 +30,17 @@ class RateLimit:
         """The limit at present."""
         return self._limit() if callable(self._limit) else self._limit
 
-    def spend(self, size: int) -> None:
-        """Account for `size` bytes; sleeps off what is over the rate."""
+    def spend(self, size: int, *, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Account for `size` bytes; sleeps off what is over the rate.
+
+        That may take long: `meanwhile` is called at least once a second. Raises what it raises.
+        """
         self._earn()
         self._tokens -= size
         while (rate := self.bytes_per_second) > 0 and self._tokens < 0:
             self._sleep(min(_LOOK_SECONDS, -self._tokens / rate))
             self._earn()
+            meanwhile()
         if rate <= 0:
             self._tokens = 0.0  # nothing is owed: a limit that comes later counts from then on
 
