@@ -1,7 +1,7 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare browser demo down test test-kubernetes check lint types layers pages docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
+.PHONY: help prepare test-tools demo down test test-kubernetes check lint types layers pages docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
@@ -20,7 +20,7 @@ demo: prepare ## Run the main job on real parts: ROWS=, PARTITIONS=, INPUT=file.
 down: ## Stop the one-machine cluster of `make demo` and `rezone local up`; STATE_DIR= for another one
 	@$(RUN) -m rezone.cli.main local $(if $(STATE_DIR),--state-dir $(STATE_DIR)) down
 
-test: prepare browser checkers ## Run the test suite on a real API server, RocksDB and Spark
+test: test-tools prepare checkers ## Run the test suite on a real API server, RocksDB and Spark
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
@@ -123,8 +123,8 @@ env: .venv/.complete ## Make the Python environment from the lock file
 fuzz: env ## Give hostile bytes to every parser of bytes from outside, for long
 	REZONE_FUZZ_EXAMPLES=$${EXAMPLES:-100000} .venv/bin/pytest tests/storage/test_hostile_bytes.py --timeout=0
 
-browser: ## Install the browser of the console's tests, where this user can
-	@bash hack/prerequisites.sh browser
+test-tools: ## Install what only tests need, a browser and g++, where this user can
+	@bash hack/prerequisites.sh tests
 
 tools: ## Build the control plane's binaries once into the cache
 	@python3 -m rezone.local.tools

@@ -1,21 +1,31 @@
 #!/usr/bin/env bash
 # Names every missing tool with the way to get it, before anything is downloaded or started.
 #
-#     prerequisites.sh [browser]
+#     prerequisites.sh [tests]
 #
-# With `browser`, installs the Chromium that tests of the console drive; where this user cannot, it
-# says what to do, and these tests are skipped (in CI they fail).
+# With `tests`, installs what only tests need: the Chromium that tests of the console drive, and g++
+# for the limits of what a data node receives. Where this user cannot, it says what to do, and these
+# tests are skipped (in CI they fail).
 set -euo pipefail
-if [ "${1:-}" = browser ]; then
-  ! { command -v chromium && command -v chromedriver; } >/dev/null 2>&1 || exit 0
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "rezone: Chromium is missing, tests that need it are skipped: as root: apt-get install chromium chromium-driver" >&2
+if [ "${1:-}" = tests ]; then
+  cd "$(dirname "$0")/.."
+  has() {
+    for program in "$@"; do command -v "$program" >/dev/null 2>&1 || return 1; done
+  }
+  packages=
+  has chromium chromedriver || packages="chromium chromium-driver"
+  has g++ || packages="$packages g++"
+  [ -n "$packages" ] || exit 0
+  if [ "$(id -u)" != 0 ] || ! has apt-get; then
+    echo "rezone: tests that need these are skipped: as root: apt-get install" $packages >&2
     exit 0
   fi
-  echo "rezone: installing Chromium, which tests drive ..."
+  echo "rezone: installing" $packages "for tests ..."
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
-  apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null
+  apt-get install -y -qq --no-install-recommends $packages >/dev/null
+  # What g++ builds belongs to the environment: it is made again.
+  case "$packages" in *g++) rm -f .venv/.complete ;; esac
   exit 0
 fi
 missing=

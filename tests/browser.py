@@ -1,6 +1,6 @@
 """A real headless Chromium: Debian's, driven by its own chromedriver through Selenium.
 
-`hack/prerequisites.sh browser` installs both where it can; `make test` calls it.
+`hack/prerequisites.sh tests` installs both where it can; `make test` calls it.
 """
 
 from __future__ import annotations
