@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 
 from rezone.console import maps
 from rezone.console.actions import (
+    WORDS,
     Action,
     ActionRefusedError,
-    migration_actions,
-    migration_patch,
+    action_patch,
     possible_actions,
-    task_patch,
 )
 from rezone.console.pages import STATIC_FOLDER, Pages
 from rezone.console.partitions import (
@@ -151,16 +150,16 @@ def test_only_what_a_task_can_do_is_offered(
 def test_a_patch_asks_for_what_the_person_saw_and_nothing_else() -> None:
     """Another plan would be approved than the one on the page, or another task of its name."""
     task = task_of(planned_status())
-    patch = task_patch(task, Action.APPROVE, uid="task-uid", plan=PLAN)
+    patch = action_patch(task, Action.APPROVE, uid="task-uid", plan=PLAN)
     assert patch == {"metadata": {"uid": "task-uid"}, "spec": {"approvedPlan": PLAN}}
-    patch = task_patch(task, Action.CANCEL, uid="task-uid", plan="")
+    patch = action_patch(task, Action.CANCEL, uid="task-uid")
     assert patch["spec"] == {"cancel": True}
     with pytest.raises(ActionRefusedError, match=f"you looked at older, it is {PLAN} now"):
-        task_patch(task, Action.APPROVE, uid="task-uid", plan="older")
+        action_patch(task, Action.APPROVE, uid="task-uid", plan="older")
     with pytest.raises(ActionRefusedError):
-        task_patch(task, Action.APPROVE, uid="another", plan=PLAN)
+        action_patch(task, Action.APPROVE, uid="another", plan=PLAN)
     with pytest.raises(ActionRefusedError):
-        task_patch(task, Action.RESUME, uid="task-uid", plan="")
+        action_patch(task, Action.RESUME, uid="task-uid")
 
 
 def test_a_leader_transfer_is_cancelled_until_it_has_ended() -> None:
@@ -169,13 +168,13 @@ def test_a_leader_transfer_is_cancelled_until_it_has_ended() -> None:
         metadata=ObjectMeta(name="m", uid="u"),
         spec=RegionMigrationSpec(zone_name="orders", partition=0),
     )
-    assert migration_patch(going, Action.CANCEL, uid="u")["spec"] == {"cancel": True}
+    assert action_patch(going, Action.CANCEL, uid="u")["spec"] == {"cancel": True}
     ended = going.model_copy(
         update={"status": RegionMigrationStatus(state=MigrationState.SUCCEEDED)}
     )
-    assert migration_actions(ended) == ()
+    assert possible_actions(ended) == ()
     with pytest.raises(ActionRefusedError):
-        migration_patch(ended, Action.CANCEL, uid="u")
+        action_patch(ended, Action.CANCEL, uid="u")
 
 
 def test_the_map_shows_who_leaves_and_who_comes() -> None:
@@ -226,7 +225,13 @@ def test_what_an_object_says_is_never_markup() -> None:
     )
     names = ("head", "actions", "progress", "plan", "history")
     sections |= pages.sections(
-        "task", names, view=task_view(task), splits=None, address="/tasks/s/o"
+        "task",
+        names,
+        view=task_view(task),
+        actions=possible_actions(task),
+        words=WORDS[type(task)],
+        splits=None,
+        address="/tasks/s/o",
     )
     html = "".join(sections.values())
     assert html.count("alert(1)") > 5

@@ -4,6 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs
@@ -17,14 +18,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rezone.console.actions import (
-    MIGRATION_WORDS,
-    TASK_WORDS,
+    WORDS,
     Action,
     ActionRefusedError,
-    migration_actions,
-    migration_patch,
+    action_patch,
+    plan_of,
     possible_actions,
-    task_patch,
+    require_possible,
 )
 from rezone.console.events import EventSettings, EventStreams, Load
 from rezone.console.guard import Guard, Session, cookie_name, same
@@ -32,8 +32,7 @@ from rezone.console.jobs import job_rows
 from rezone.console.pages import STATIC_FOLDER, Pages, as_markup
 from rezone.console.proxied import Proxied, ProxiedGuard
 from rezone.console.reading import LISTED_MAX, Reader
-from rezone.console.resharding import resharding_view
-from rezone.console.tasks import task_view
+from rezone.console.task_pages import TASK_PAGES, TaskPages
 from rezone.console.zones import Shown, summary_of, zone_view
 from rezone.kube.client import Kube
 from rezone.kube.errors import (
@@ -45,7 +44,6 @@ from rezone.kube.errors import (
 )
 from rezone.kube.loads import NO_RATES, RateReader
 from rezone.report.page import report_page
-from rezone.resources.task import PlanSummary
 
 FORM_BYTES_MAX: Final = 4096
 FORM_FIELDS_MAX: Final = 8
@@ -54,8 +52,6 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 ZONES_SECTIONS: Final = ("list",)
 ZONE_SECTIONS: Final = ("head", "tasks", "jobs", "rates", "map", "nodes")
-TASK_SECTIONS: Final = ("head", "actions", "progress", "plan", "history")
-MIGRATION_SECTIONS: Final = ("head", "actions", "history")
 
 _STATUSES: Final = (
     (MissingError, HTTPStatus.NOT_FOUND),
@@ -98,16 +94,7 @@ class Console:
             Route("/events", self.zones_events),
             Route("/login", self.login),
             *self._pair("/zones", self.zone, self.zone_events),
-            *self._pair("/tasks", self.task, self.task_events),
-            *self._pair("/transfers", self.migration, self.migration_events),
-            Route("/tasks/{namespace}/{name}/report", self.report),
-            Route("/transfers/{namespace}/{name}/report", self.transfer_report),
-            Route("/tasks/{namespace}/{name}/{action}", self.ask_task, methods=["GET", "POST"]),
-            Route(
-                "/transfers/{namespace}/{name}/{action}",
-                self.ask_migration,
-                methods=["GET", "POST"],
-            ),
+            *(route for of in TASK_PAGES for route in self._task_routes(of)),
             Mount("/static", StaticFiles(directory=STATIC_FOLDER)),
         ]
         proxied = self._settings.proxied
@@ -128,6 +115,14 @@ class Console:
     def _pair(prefix: str, page: Endpoint, events: Endpoint) -> tuple[Route, Route]:
         path = f"{prefix}/{{namespace}}/{{name}}"
         return Route(f"{path}/events", events), Route(path, page)
+
+    def _task_routes(self, of: TaskPages) -> tuple[Route, ...]:
+        path = f"{of.path}/{{namespace}}/{{name}}"
+        return (
+            *self._pair(of.path, partial(self.task, of), partial(self.task_events, of)),
+            Route(f"{path}/report", partial(self.report, of)),
+            Route(f"{path}/{{action}}", partial(self.ask, of), methods=["GET", "POST"]),
+        )
 
     def _live(self, load: Load) -> Response:
         proxied = self._settings.proxied
@@ -152,7 +147,7 @@ class Console:
     async def zones(self, _request: Request) -> Response:
         """Show all zones."""
         sections = as_markup(await self._zones_sections())
-        return self._page("zones", sections=sections, events="/events", title="Zones")
+        return self._page("page", sections=sections, events="/events", title="Zones")
 
     async def zones_events(self, _request: Request) -> Response:
         """Stream the list of zones."""
@@ -168,7 +163,7 @@ class Console:
         """Show one zone."""
         sections = as_markup(await self._zone_sections(request))
         _, name = _place(request)
-        return self._page("zone", sections=sections, events=_events(request), title=f"Zone {name}")
+        return self._page("page", sections=sections, events=_events(request), title=f"Zone {name}")
 
     async def zone_events(self, request: Request) -> Response:
         """Stream one zone."""
@@ -199,107 +194,53 @@ class Console:
             address=f"/zones/{namespace}/{name}",
         )
 
-    async def task(self, request: Request) -> Response:
-        """Show one rebalance."""
-        sections = as_markup(await self._task_sections(request))
+    async def task(self, of: TaskPages, request: Request) -> Response:
+        """Show one rebalance or leader transfer."""
+        sections = as_markup(await self._task_sections(of, request))
         _, name = _place(request)
-        title = f"Rebalance {name}"
-        return self._page("task", sections=sections, events=_events(request), title=title)
-
-    async def task_events(self, request: Request) -> Response:
-        """Stream one rebalance."""
-        _place(request)
-        return self._live(lambda: self._task_sections(request))
-
-    async def _task_sections(self, request: Request) -> dict[str, str]:
-        namespace, name = _place(request)
-        seen = await self.reader.task(namespace, name)
-        records = seen.routes.of(seen.routes.layout.generation)
-        page = _page_number(request, "page")
-        view = task_view(seen.task, records, page=page)
-        return self._pages.sections(
-            "task",
-            TASK_SECTIONS,
-            view=view,
-            splits=None if view.ended else resharding_view(seen.routes, page),
-            address=f"/tasks/{namespace}/{name}",
+        return self._page(
+            "page", sections=sections, events=_events(request), title=f"{of.title} {name}"
         )
 
-    async def report(self, request: Request) -> Response:
-        """Show the report of a rebalance: the same file that `rezone report -o html` writes."""
-        namespace, name = _place(request)
-        found = await self.reader.report(namespace, name)
-        return HTMLResponse(report_page(found, datetime.now(UTC)))
-
-    async def transfer_report(self, request: Request) -> Response:
-        """Show the report of a leader transfer."""
-        namespace, name = _place(request)
-        found = await self.reader.transfer_report(namespace, name)
-        return HTMLResponse(report_page(found, datetime.now(UTC)))
-
-    async def migration(self, request: Request) -> Response:
-        """Show one leader transfer."""
-        sections = as_markup(await self._migration_sections(request))
-        _, name = _place(request)
-        title = f"Leader transfer {name}"
-        return self._page("migration", sections=sections, events=_events(request), title=title)
-
-    async def migration_events(self, request: Request) -> Response:
-        """Stream one leader transfer."""
+    async def task_events(self, of: TaskPages, request: Request) -> Response:
+        """Stream one rebalance or leader transfer."""
         _place(request)
-        return self._live(lambda: self._migration_sections(request))
+        return self._live(lambda: self._task_sections(of, request))
 
-    async def _migration_sections(self, request: Request) -> dict[str, str]:
-        namespace, name = _place(request)
-        found = await self.reader.migration(namespace, name)
+    async def _task_sections(self, of: TaskPages, request: Request) -> dict[str, str]:
+        task = await self.reader.task(of.model, *_place(request))
         return self._pages.sections(
-            "migration",
-            MIGRATION_SECTIONS,
-            migration=found,
-            actions=migration_actions(found),
-            address=f"/transfers/{namespace}/{name}",
+            of.name,
+            of.sections,
+            actions=possible_actions(task),
+            words=WORDS[of.model],
+            address=of.address(*_place(request)),
+            **await of.values(self.reader, task, _page_number(request, "page")),
         )
 
-    async def ask_task(self, request: Request) -> Response:
+    async def report(self, of: TaskPages, request: Request) -> Response:
+        """Show the report of a task: the same file that `rezone report -o html` writes."""
+        found = await self.reader.report(of.read_report, *_place(request))
+        return HTMLResponse(report_page(found, datetime.now(UTC)))
+
+    async def ask(self, of: TaskPages, request: Request) -> Response:
         """Ask whether a task shall be changed, and change it once the answer is yes."""
-        namespace, name = _place(request)
-        action = _action(request, TASK_WORDS)
-        task = await self.reader.bare_task(namespace, name)
+        place, words = _place(request), WORDS[of.model]
+        action = _action(request, words)
+        task = await self.reader.task(of.model, *place)
         if request.method == "POST":
             form = await self._form(request)
-            patch = task_patch(task, action, uid=form.get("uid", ""), plan=form.get("plan", ""))
-            await self.reader.patch_task(namespace, name, patch)
-            return RedirectResponse(f"/tasks/{namespace}/{name}", HTTPStatus.SEE_OTHER)
-        if action not in possible_actions(task):
-            raise ActionRefusedError(f"The task cannot be asked to {action} any more.")
-        plan = task.status.plan if task.status is not None else None
-        return self._confirm(task.metadata.uid, f"/tasks/{namespace}/{name}", action, plan=plan)
-
-    async def ask_migration(self, request: Request) -> Response:
-        """Ask whether a leader transfer shall be changed, and change it once the answer is yes."""
-        namespace, name = _place(request)
-        action = _action(request, MIGRATION_WORDS)
-        found = await self.reader.migration(namespace, name)
-        if request.method == "POST":
-            form = await self._form(request)
-            patch = migration_patch(found, action, uid=form.get("uid", ""))
-            await self.reader.patch_migration(namespace, name, patch)
-            return RedirectResponse(f"/transfers/{namespace}/{name}", HTTPStatus.SEE_OTHER)
-        if action not in migration_actions(found):
-            raise ActionRefusedError(f"The leader transfer cannot be asked to {action} any more.")
-        return self._confirm(found.metadata.uid, f"/transfers/{namespace}/{name}", action)
-
-    def _confirm(
-        self, uid: str, back: str, action: Action, plan: PlanSummary | None = None
-    ) -> Response:
-        words = (TASK_WORDS if back.startswith("/tasks/") else MIGRATION_WORDS)[action]
+            uid, plan = form.get("uid", ""), form.get("plan", "")
+            await self.reader.patch(of.kind, *place, action_patch(task, action, uid=uid, plan=plan))
+            return RedirectResponse(of.address(*place), HTTPStatus.SEE_OTHER)
+        require_possible(task, action)
         return self._page(
             "confirm",
-            title=words.button,
-            words=words,
-            uid=uid,
-            back=back,
-            plan=plan,
+            title=words[action].button,
+            words=words[action],
+            uid=task.metadata.uid,
+            back=of.address(*place),
+            plan=plan_of(task),
             form_token=self._form_token(),
         )
 

@@ -8,7 +8,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from rezone.console import maps
-from rezone.console.actions import MIGRATION_WORDS, TASK_WORDS
 from rezone.console.partitions import PAGE_PARTITIONS
 from rezone.console.zones import is_bad
 from rezone.report import words
@@ -40,8 +39,6 @@ class Pages:
             "overview": maps.overview,
             "bar": maps.bar,
             "is_bad": is_bad,
-            "task_words": TASK_WORDS,
-            "migration_words": MIGRATION_WORDS,
             "mark_words": maps.WORDS,
             "page_partitions": PAGE_PARTITIONS,
         }
@@ -51,10 +48,13 @@ class Pages:
         return self._environment.get_template(f"{name}.html").render(**values)
 
     def sections(self, page: str, names: tuple[str, ...], **values: Any) -> dict[str, str]:
-        """Return the sections of a page by their names: what its event stream sends, too."""
+        """Return the sections of a page by their names: what its event stream sends, too.
+
+        A page has a template of its own for a section, or the one of all pages.
+        """
+        select = self._environment.select_template
         return {
-            name: self._environment.get_template(f"{page}_{name}.html").render(**values)
-            for name in names
+            name: select([f"{page}_{name}.html", f"{name}.html"]).render(**values) for name in names
         }
 
 

@@ -1,23 +1,26 @@
 """Objects from the API server, as pages need them: always read now, with the user's rights."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.kube.client import Kube
 from rezone.kube.errors import KubeError, MissingError
-from rezone.kube.kinds import Manifest, MigrationKind, SparkApplication, TaskKind
+from rezone.kube.kinds import Kind, Manifest, SparkApplication
 from rezone.kube.loads import RateReader
 from rezone.kube.names import COMPONENT_LABEL, TRANSFER, ZONE_LABEL
 from rezone.kube.routes import RouteStore
 from rezone.kube.store import StatusStore
-from rezone.report.reading import read_report, read_transfer_report
 from rezone.report.task import TaskReport
 from rezone.report.transfer import TransferReport
 from rezone.resources.migration import RegionMigration
 from rezone.resources.model import CustomObject
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
+
+Report = TaskReport | TransferReport
+ReadReport = Callable[[Kube, str, str], Awaitable[Report]]
 
 O = TypeVar("O", bound=CustomObject[Any, Any])  # noqa: E741 - the object
 
@@ -40,14 +43,6 @@ class ObservedZone:
     migrations: tuple[RegionMigration, ...] = ()
     applications: tuple[Manifest, ...] = ()
     jobs_problem: str = ""
-
-
-@dataclass(frozen=True)
-class ObservedTask:
-    """A task, and the routes of its zone, empty where they cannot be read."""
-
-    task: RebalanceTask
-    routes: RouteRecords
 
 
 class Reader:
@@ -81,40 +76,28 @@ class Reader:
             return replace(seen, jobs_problem=str(error))
         return replace(seen, applications=tuple(found))
 
-    async def task(self, namespace: str, name: str) -> ObservedTask:
-        """Return a task with the routes of its zone."""
-        task = await self.bare_task(namespace, name)
-        zone = await self._store.find(DistributionZone, namespace, task.spec.zone_name)
-        routes = (await self._routes(zone)).routes if zone is not None else RouteRecords()
-        return ObservedTask(task, routes)
+    async def task(self, kind: type[O], namespace: str, name: str) -> O:
+        """Return a task."""
+        return await self._store.read(kind, namespace, name)
 
-    async def bare_task(self, namespace: str, name: str) -> RebalanceTask:
-        """Return a task alone."""
-        return await self._store.read(RebalanceTask, namespace, name)
+    async def routes(self, task: RebalanceTask) -> RouteRecords:
+        """Return the routes of a task's zone, none where they cannot be read."""
+        zone = await self._store.find(
+            DistributionZone, task.metadata.namespace, task.spec.zone_name
+        )
+        return (await self._routes(zone)).routes if zone is not None else RouteRecords()
 
     def rate_reader(self) -> RateReader:
         """Return what reads the rates of one zone, from one look to the next."""
         return RateReader(self._kube)
 
-    async def report(self, namespace: str, name: str) -> TaskReport:
-        """Return the report of a task."""
-        return await read_report(self._kube, namespace, name)
+    async def report(self, read: ReadReport, namespace: str, name: str) -> Report:
+        """Return the report of a task, as `read` makes it."""
+        return await read(self._kube, namespace, name)
 
-    async def transfer_report(self, namespace: str, name: str) -> TransferReport:
-        """Return the report of a leader transfer."""
-        return await read_transfer_report(self._kube, namespace, name)
-
-    async def migration(self, namespace: str, name: str) -> RegionMigration:
-        """Return a leader transfer."""
-        return await self._store.read(RegionMigration, namespace, name)
-
-    async def patch_task(self, namespace: str, name: str, patch: Manifest) -> None:
-        """Merge a patch into a task."""
-        await self._kube.merge(TaskKind, namespace, name, patch)
-
-    async def patch_migration(self, namespace: str, name: str, patch: Manifest) -> None:
-        """Merge a patch into a leader transfer."""
-        await self._kube.merge(MigrationKind, namespace, name, patch)
+    async def patch(self, kind: Kind, namespace: str, name: str, patch: Manifest) -> None:
+        """Merge a patch into an object."""
+        await self._kube.merge(kind, namespace, name, patch)
 
     async def _routes(self, zone: DistributionZone) -> ObservedZone:
         try:

@@ -1,11 +1,10 @@
-"""View models of a RebalanceTask: its plan per partition, how far it is, what can be done. Pure."""
+"""View models of a RebalanceTask: its plan per partition, how far it is. Pure."""
 
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rezone.console.actions import Action, possible_actions
 from rezone.console.partitions import PAGE_PARTITIONS, page_count, page_in
 from rezone.domain.routing.topology_text import Topology, TopologyError, parse
 from rezone.resources.machine_status import WaitedFor
@@ -66,7 +65,6 @@ class TaskView:
     state: str
     ended: bool
     progress: TaskProgress
-    actions: tuple[Action, ...]
     changed: tuple[PlannedPartition, ...]
     changed_count: int
     page: int
@@ -116,7 +114,6 @@ def task_view(
         state=status.state or "New",
         ended=ended,
         progress=status.progress,
-        actions=possible_actions(task),
         changed=changed[start : start + PAGE_PARTITIONS],
         changed_count=len(changed),
         page=shown,
