@@ -136,7 +136,7 @@ def test_a_plain_write_waits_for_the_transaction_by_its_clients_repeats(c: Coord
     tx.put({b"a": b"1"})
     writing = threading.Thread(target=other.put, args=(P, {b"a": b"2"}))
     writing.start()
-    c.until("it was refused", lambda: c.replica(0).transacting.locked)
+    c.until("it was refused", lambda: c.replica(0).producing.locked)
     tx.commit()
     writing.join()
     assert client.get(P, [b"a"]) == {b"a": b"2"}
@@ -342,7 +342,7 @@ def test_limits_on_what_is_open_are_told_and_counted(tmp_path: Path) -> None:
         other.send(1, batch_of({b"c": b"1"}))
         with pytest.raises(OverloadedError, match="open transactions"):
             third.put({b"d": b"1"}, retry=False)
-        assert (c.replica(0).transacting.over_limit, c.replica(0).transacting.locked) == (3, 0)
+        assert (c.replica(0).transacting.over_limit, c.replica(0).producing.locked) == (3, 0)
         registry = CollectorRegistry()
         local = c.nodes[0]
         assert isinstance(local, LocalNode)

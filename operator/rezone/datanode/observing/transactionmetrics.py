@@ -36,7 +36,7 @@ class TransactionCollector(Collector):
         yield CounterMetricFamily(
             "rezone_data_node_transaction_intent_conflicts",
             "Plain writes that were refused because a transaction had written the row.",
-            sum(partition.transacting.locked for partition in partitions),
+            sum(partition.producing.locked for partition in partitions),
         )
         yield CounterMetricFamily(
             "rezone_data_node_transactions_refused",

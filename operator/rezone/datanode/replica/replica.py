@@ -69,7 +69,7 @@ class Replica(ReplicaState):
         self.closed_timestamp = ClosedTimestamp(self, self.reads.look)
         self.index = IndexDuties(self)
         self.transacting = Transacting(self, self._append_entry, self._once_newest)
-        self.producing = Producing(self, self.transacting.require_free)
+        self.producing = Producing(self, self.transacting.holder_of)
         self.intake = WriteIntake(
             self,
             host.budget,

@@ -1,9 +1,8 @@
-"""The leader's side of producers: which batch is new, which is a repeat, and who is fenced.
+"""The leader's side of producers: what is known of one, and the entry of its batch or opening.
 
-What is promised (KIP-98): a batch that was answered is in the log exactly once, whatever else was
-sent under the same number; and where a producer's epoch was seen nothing of a lower one is taken
-from then on (docs/decisions/0226). All of it follows from the log (`storage.state.producers`), so
-the next leader goes on where this one has stopped.
+Which batch is new, which is a repeat, and who is fenced is decided by `core.write_plans`. All of it
+follows from the log (`storage.state.producers`), so the next leader goes on where this one has
+stopped.
 
 Concurrency: `prepare_open` runs in the threads of clients' channels, all else under the partition's
 lock.
@@ -11,31 +10,18 @@ lock.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+import pyarrow as pa
+
+from rezone.datanode.core.write_plans import Earlier, ProducerSees, plan_batch, plan_open
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.owner import NOBODY, Owner, log_key
-from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, Earlier, NewEntry
-from rezone.storage.log.entry import (
-    PRODUCER_EPOCH_MAX,
-    EntryKind,
-    ProducerBatch,
-    note_rows,
-)
-from rezone.storage.state.producers import ProducerState
+from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, NewEntry
+from rezone.storage.log.entry import EntryKind, ProducerBatch, note_rows
 from rezone.wire.codec.producers import home_hash
-from rezone.wire.errors import (
-    ConflictError,
-    LimitExceededError,
-    OverloadedError,
-    ProducerFencedError,
-    SequenceReusedError,
-)
-from rezone.wire.messages import (
-    ProducerOpen,
-    WriteRequest,
-)
+from rezone.wire.errors import ConflictError, RowLockedError
+from rezone.wire.messages import ProducerOpen, WriteRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +46,36 @@ def prepare_open(request: ProducerOpen, owner: Owner = NOBODY) -> PreparedOpen:
 class Producing:
     """The producers of one partition as its leader deals with them."""
 
-    def __init__(self, replica: ReplicaState, require_free: Callable[[Any], None]) -> None:
+    def __init__(
+        self, replica: ReplicaState, holder_of: Callable[[pa.RecordBatch], str | None]
+    ) -> None:
         self._replica = replica
-        self._require_free = require_free
+        self._holder_of = holder_of
+        # For metrics: how often a write was refused for rows of transactions.
+        self.locked = 0
 
     def plan_write(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
         """Return the entry of a producer's batch, or where its first try stands.
 
-        ProducerFencedError for an epoch below one that is known, SequenceReusedError for other rows
-        under a number that was used, ConflictError when a later batch was written already,
-        OverloadedError when no more producers can be remembered.
+        Raises as `write_plans.plan_batch`.
         """
         producer_id = prepared.owner.key("producer_id", request.producer_id)
-        epoch, partition = request.producer_epoch, request.partition
-        known_epoch, known = self._replica.store.producer(producer_id, partition)
-        if epoch < known_epoch:
-            raise ProducerFencedError(
-                f"producer {request.producer_id} was opened again: its epoch is {known_epoch}, not "
-                f"{epoch}",
-                producer_epoch=known_epoch,
-            )
-        repeated = _repeated(known, epoch, request.sequence, prepared.digest)
-        for sent in request.original_ids:
-            # Of these it is known by reshard streams alone: nothing is appended under such a name.
-            _, before = self._replica.store.producer(producer_id, sent.partition)
-            repeated = repeated or _repeated(before, epoch, sent.sequence, sent.digest)
-        if repeated is not None:
-            return repeated
-        if known is None:
-            self._require_room()
-        self._require_free(prepared.rows)
+        epoch, partition, store = request.producer_epoch, request.partition, self._replica.store
+        known_epoch, last = store.producer(producer_id, partition)
+        sees = ProducerSees(
+            known_epoch,
+            last,
+            tuple(store.producer(producer_id, each.partition)[1] for each in request.original_ids),
+            has_room=last is not None or self._has_room(),
+            holder=self._holder_of(prepared.rows),
+        )
+        try:
+            earlier = plan_batch(request, prepared.digest, sees)
+        except RowLockedError:
+            self.locked += 1
+            raise
+        if earlier is not None:
+            return earlier
         opens = epoch > known_epoch
         batch = ProducerBatch(
             producer_id, request.sequence, epoch, partition, prepared.digest, opens
@@ -101,9 +87,8 @@ class Producing:
     ) -> tuple[Earlier | NewEntry, int]:
         """Return the epoch that an opening gets, and its entry, or where its first try stands.
 
-        ProducerFencedError when another opening has got a higher epoch than the one it knows,
-        ConflictError where another partition gives its epochs, OverloadedError when no more
-        producers can be remembered, LimitExceededError when there is no higher epoch.
+        Raises as `write_plans.plan_open`, and ConflictError where another partition gives the
+        producer its epochs.
         """
         assert isinstance(prepared, PreparedOpen)  # noqa: S101 - what its channel has made
         start, end = self._replica.hash_range
@@ -115,48 +100,15 @@ class Producing:
             )
         producer_id, store = prepared.producer_id, self._replica.store
         epoch = store.next_producer_epoch(producer_id)
-        _, known = store.producer(producer_id, request.partition)
-        if known is not None and known[:2] == (epoch - 1, 0) and known.digest == prepared.digest:
-            return Earlier(known.end_offset, known.commit_time), known.epoch
-        if request.known_epoch != epoch - 1:
-            raise ProducerFencedError(
-                f"producer {request.producer_id} was opened by others: its epoch is {epoch - 1}, "
-                f"not {request.known_epoch}",
-                producer_epoch=epoch - 1,
-            )
-        if epoch > PRODUCER_EPOCH_MAX:
-            raise LimitExceededError("the producer was opened too often; take another name")
-        if known is None:
-            self._require_room()
+        _, last = store.producer(producer_id, request.partition)
+        sees = ProducerSees(epoch, last, has_room=last is not None or self._has_room())
+        earlier = plan_open(request, prepared.digest, sees)
+        if earlier is not None:
+            return earlier, epoch - 1
         batch = ProducerBatch(producer_id, 0, epoch, request.partition, prepared.digest, opens=True)
         entry = NewEntry(prepared.rows, prepared.size, batch, EntryKind.PRODUCER_OPEN)
         return entry, epoch
 
-    def _require_room(self) -> None:
-        """Refuse a producer that is not known when too many are."""
-        replica = self._replica
-        if not replica.store.has_room_for_producer(replica.clock.micros()):
-            raise OverloadedError(
-                f"partition {replica.partition_id} remembers as many producers as it may, and "
-                "all of them have just written; retry later"
-            )
-
-
-def _repeated(
-    known: ProducerState | None, epoch: int, sequence: int, digest: bytes
-) -> Earlier | None:
-    """Return where the log has a batch that was sent before; None when it has none of it."""
-    if known is None or known.epoch != epoch or known.sequence < sequence:
-        return None
-    if known.sequence > sequence:
-        raise ConflictError(
-            f"sequence {sequence} of a producer is behind {known.sequence}",
-            sequence=known.sequence,
-        )
-    if known.digest != digest:
-        raise SequenceReusedError(
-            f"batch {sequence} of a producer was written already, with other rows: two have its id "
-            "and epoch",
-            sequence=sequence,
-        )
-    return Earlier(known.end_offset, known.commit_time)
+    def _has_room(self) -> bool:
+        """Whether a producer that is not known may write now."""
+        return self._replica.store.has_room_for_producer(self._replica.clock.micros())

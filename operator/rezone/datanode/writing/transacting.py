@@ -1,10 +1,9 @@
 """The leader's side of transactions on one partition: who may write what, and what becomes of it.
 
-What is promised is snapshot isolation (decision 0086): a transaction reads as of one time, with its
-own writes on top; a row that anybody else has written since, or has an intent on, it may not
-write; and its rows become visible all at once or never. Intents are exclusive until their
-transaction is over, so a commit needs no check of its own. A plain write of such a row is refused,
-and repeated by its client.
+A transaction reads as of one time, with its own writes on top; its rows become visible all at once
+or never (snapshot isolation, docs/decisions/0086). Intents are exclusive until their transaction is
+over, so a commit needs no check of its own. A plain write of such a row is refused, and repeated by
+its client. What becomes of a write or an end is decided by `core.write_plans`.
 
 Nothing is remembered here but counts: all of it follows from the log
 (`storage.transactions.transactions`), so the next leader goes on where this one has stopped. Checks
@@ -18,32 +17,38 @@ lock.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.datanode.commit.insync import Reply
+from rezone.datanode.core.write_plans import (
+    Earlier,
+    KnownTransaction,
+    TransactionSees,
+    ended,
+    plan_end,
+    plan_intents,
+    require_unchanged,
+)
 from rezone.datanode.state.expiry import retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.change import PreparedRows
 from rezone.datanode.writing.owner import NOBODY, Owner, log_key
-from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, Earlier, NewEntry, OnceNewest
+from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES, NewEntry, OnceNewest
 from rezone.storage.engines.base import TIME_MAX
 from rezone.storage.log.entry import OP_ABORT, EntryKind, ProducerBatch, iter_entries, rows_batch
 from rezone.storage.reshard.reshard_entries import rows_of, version_times
 from rezone.storage.state.producers import uuid_text
 from rezone.storage.transactions.intents import commit_rows, intent_rows
-from rezone.storage.transactions.transactions import Transaction, TransactionTable
+from rezone.storage.transactions.transactions import Transaction
 from rezone.wire.errors import (
-    ConflictError,
     InvalidRowError,
     LimitExceededError,
     NotReadyError,
     OverloadedError,
     RezoneError,
-    RowLockedError,
     TransactionConflictError,
     TransactionEndedError,
 )
@@ -132,9 +137,9 @@ def require_open(replica: ReplicaState, own: OwnWrites) -> Transaction | None:
     with replica.store.transactions() as table:
         found = table.get(key)
     if found is not None and not found.is_open:
-        raise _ended(found)
+        raise ended(_known(found))
     if found is None and own.sequence:
-        raise _ended(None)
+        raise ended(None)
     age_max = age_micros_max(replica)
     if own.times.begun + age_max < replica.clock.time():
         raise TransactionEndedError(
@@ -157,9 +162,8 @@ class Transacting:
         self.runner = replica.runner
         self._append_entry = append_entry
         self._once_newest = once_newest
-        # For metrics: refused for other writers, for rows of transactions, for limits; aborted.
+        # For metrics: refused for other writers, for limits; aborted.
         self.conflicts = 0
-        self.locked = 0
         self.over_limit = 0
         self.expired = 0
 
@@ -179,89 +183,60 @@ class Transacting:
 
     # --- writes ---------------------------------------------------------------------------------
 
-    def require_free(self, rows: Any) -> None:
-        """Refuse a plain write to rows of open transactions with RowLockedError."""
+    def holder_of(self, rows: pa.RecordBatch) -> str | None:
+        """Return the name of an open transaction that has written one of the rows."""
         store = self._replica.store
         if not store.has_open_transactions:
-            return
+            return None
         with store.transactions() as table:
-            holder = table.holder(rows.column(0).to_pylist())
-        if holder is not None:
-            self.locked += 1
-            raise RowLockedError(
-                f"transaction {_name_of(holder)} has written one of these rows; retry",
-                holder=_name_of(holder),
-            )
+            return _name_of(table.holder(rows.column(0).to_pylist()))
 
     def plan_write(self, request: WriteRequest, prepared: PreparedRows) -> Earlier | NewEntry:
         """Return the entry of a transaction's write, or where its first try stands.
 
-        TransactionConflictError, TransactionEndedError; ConflictError when it is out of turn.
+        Raises as `write_plans.plan_intents`, and TransactionConflictError for a row that was
+        written, or came from another partition, after the transaction began to read.
         """
         assert isinstance(prepared, PreparedIntents)  # noqa: S101 - what its channel has made
         assert request.transaction is not None  # noqa: S101 - the caller asked for it
-        self._replica.require_leadership()
+        replica, times = self._replica, request.transaction
+        replica.require_leadership()
         key = prepared.owner.key("transaction", request.producer_id)
-        times = request.transaction
-        with self._replica.store.transactions() as table:
-            found = table.get(key)
-            if found is None and request.sequence != 1:
-                raise _ended(None)
-            if found is not None:
-                if not found.is_open:
-                    raise _ended(found)
-                if request.sequence == found.last.sequence:
-                    return Earlier(found.last.end_offset, found.last.commit_time)
-                _require_next(request.sequence, found)
-            refusal = self._no_room(table, found, prepared.size)
-            holder = table.holder(prepared.row_ids, but=key)
-        if refusal is not None:
+        sees = self._sees(key, prepared)
+        try:
+            earlier = plan_intents(request, prepared.size, sees, replica.settings)
+            if earlier is not None:
+                return earlier
+            replica.serving.require_since(prepared.rows.column(0), times.read_time)
+            changed = max(prepared.newest_time, self._newest_in_log(prepared))
+            require_unchanged(changed, times.read_time)
+        except TransactionConflictError:
+            self.conflicts += 1
+            raise
+        except (LimitExceededError, OverloadedError):
             self.over_limit += 1
-            raise refusal
-        if holder is not None:
-            raise self._conflict(f"transaction {_name_of(holder)} has written one of them")
-        self._replica.serving.require_since(prepared.rows.column(0), times.read_time)
-        changed = max(prepared.newest_time, self._newest_in_log(prepared))
-        if changed > times.read_time:
-            why = f"one was written at {changed}, after {times.read_time}"
-            raise self._conflict(why, version=changed)
+            raise
+        first = sees.found is None
         return NewEntry(
             prepared.rows,
             prepared.size,
             ProducerBatch(key, request.sequence),
             EntryKind.INTENTS,
             # Or a repeat that comes very late could open again what is over and forgotten.
-            since=times.begun if found is None else 0,
-            until=times.begun + age_micros_max(self._replica) if found is None else TIME_MAX,
+            since=times.begun if first else 0,
+            until=times.begun + age_micros_max(replica) if first else TIME_MAX,
         )
 
-    def _no_room(
-        self, table: TransactionTable, found: Transaction | None, size: int
-    ) -> RezoneError | None:
-        """Return which limit a write of so many bytes would pass."""
-        settings, number = self._replica.settings, self._replica.partition_id
-        if size + (found.size if found else 0) > settings.transaction_bytes_max:
-            return LimitExceededError(
-                f"the transaction has over {settings.transaction_bytes_max} bytes of writes; "
-                "make smaller ones",
-                limit=settings.transaction_bytes_max,
+    def _sees(self, key: bytes, prepared: PreparedIntents) -> TransactionSees:
+        with self._replica.store.transactions() as table:
+            return TransactionSees(
+                _known(table.get(key)),
+                table.open_bytes,
+                table.open_count,
+                remembers_more=not table.full,
+                node_has_room=table.node_has_room(prepared.size),
+                holder=_name_of(table.holder(prepared.row_ids, but=key)),
             )
-        if table.open_bytes + size > settings.open_intents_bytes_max:
-            return OverloadedError(
-                f"open transactions of partition {number} have {table.open_bytes} bytes of "
-                f"writes, the limit is {settings.open_intents_bytes_max}; retry later"
-            )
-        if not table.node_has_room(size):
-            return OverloadedError(
-                "open transactions of the node have as many bytes of writes as it may hold; "
-                "retry later"
-            )
-        if found is None and (table.full or table.open_count >= settings.transactions_open_max):
-            return OverloadedError(
-                f"partition {number} has {table.open_count} open transactions and remembers "
-                "others that are over; retry later"
-            )
-        return None
 
     def _newest_in_log(self, prepared: PreparedIntents) -> int:
         """Return the time of the newest write to the rows that the engine did not have yet."""
@@ -279,12 +254,6 @@ class Transacting:
                 newest = max(newest, int(times.max(initial=0)))
         return newest
 
-    def _conflict(self, why: str, **details: int) -> TransactionConflictError:
-        self.conflicts += 1
-        return TransactionConflictError(
-            f"a transaction cannot write these rows: {why}; begin a new one", **details
-        )
-
     # --- ends -----------------------------------------------------------------------------------
 
     def plan_end(
@@ -296,20 +265,16 @@ class Transacting:
         key = prepared.owner.key("transaction", request.transaction)
         with self._replica.store.transactions() as table:
             found = table.get(key)
-            if found is None:
+            known = _known(found)
+            if found is None or known is None:
                 return None
-            last = found.last
-            if not found.is_open:
-                return Earlier(last.end_offset, last.commit_time), _outcome_of(found)
+            earlier = plan_end(request, prepared.read_at, known)
+            if known.outcome is not None and earlier is not None:
+                return earlier, known.outcome
             if not request.commit:
                 return _abort(key, found), TransactionOutcome.ABORTED
-        _require_next(request.sequence, found)
-        if prepared.read_at != last.end_offset:
-            raise NotReadyError("the transaction's writes are not applied here yet; retry")
-        size = prepared.size
-        entry = NewEntry(
-            prepared.rows, size, ProducerBatch(key, request.sequence), EntryKind.COMMIT
-        )
+        batch = ProducerBatch(key, request.sequence)
+        entry = NewEntry(prepared.rows, prepared.size, batch, EntryKind.COMMIT)
         return entry, TransactionOutcome.COMMITTED
 
     def answer_unknown(self, request: TransactionEnd, prepared: PreparedRows, reply: Reply) -> None:
@@ -380,23 +345,13 @@ def _abort(key: bytes, found: Transaction) -> NewEntry:
     return NewEntry(rows, ENTRY_OVERHEAD_BYTES, batch, EntryKind.ABORT)
 
 
-def _require_next(sequence: int, found: Transaction) -> None:
-    if sequence != found.last.sequence + 1:
-        raise ConflictError(
-            f"request {sequence} of a transaction cannot follow {found.last.sequence}",
-            sequence=found.last.sequence,
-        )
-
-
-def _outcome_of(found: Transaction) -> TransactionOutcome:
-    return _OUTCOMES[EntryKind(found.last.kind)]
-
-
-def _ended(found: Transaction | None) -> TransactionEndedError:
-    outcome = _outcome_of(found) if found is not None else TransactionOutcome.UNKNOWN
-    return TransactionEndedError(
-        f"the transaction is over: {outcome.value.lower()}", outcome=outcome.value
-    )
+def _known(found: Transaction | None) -> KnownTransaction | None:
+    """Return what a plan needs of a transaction."""
+    if found is None:
+        return None
+    last = found.last
+    outcome = None if found.is_open else _OUTCOMES[EntryKind(last.kind)]
+    return KnownTransaction(last.sequence, last.end_offset, last.commit_time, found.size, outcome)
 
 
 def _nobody_asked(outcome: object) -> None:
@@ -404,6 +359,8 @@ def _nobody_asked(outcome: object) -> None:
     del outcome
 
 
-def _name_of(transaction: bytes) -> str:
+def _name_of(transaction: bytes | None) -> str | None:
     """Return what tells one transaction from others, and nobody its id: that may commit it."""
+    if transaction is None:
+        return None
     return hashlib.blake2b(transaction, digest_size=4).hexdigest()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from rezone.datanode.commit.insync import Outcome, PendingWrite, Reply
+from rezone.datanode.core.write_plans import Earlier
 from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.traced import APPEND, REPLICATE
 from rezone.datanode.state.replica_state import ReplicaState
@@ -59,13 +60,6 @@ _FINAL = (ConflictError, TransactionEndedError)
 
 Not conflicts: who is told of one begins again, with whoever leads by then.
 """
-
-
-class Earlier(NamedTuple):
-    """Where the log has what a repeat asks for."""
-
-    end_offset: int
-    commit_time: int
 
 
 class NewEntry(NamedTuple):
