@@ -1,7 +1,7 @@
-"""Each field of an object in a data node is assigned by that object alone."""
+"""Each field of an object in a data node is assigned by that object alone, and so is a lock."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,15 +38,22 @@ def _is_own(owner: ast.expr) -> bool:
     return isinstance(owner, ast.Name) and owner.id in OWN
 
 
-def foreign() -> dict[str, list[int]]:
-    """Return the lines of all assignments from outside by `module: object.field`."""
+def foreign(look: Callable[[str], Iterator[tuple[int, str]]]) -> dict[str, list[int]]:
+    """Return the lines of all that `look` finds by `module: object.field`."""
     found: dict[str, list[int]] = {}
     modules = sorted(DATA_NODE.rglob("*.py"))
     assert modules, "nothing was looked at"
     for path in modules:
-        for line, field in assignments(path.read_text()):
+        for line, field in look(path.read_text()):
             found.setdefault(f"{path.relative_to(DATA_NODE)}: {field}", []).append(line)
     return found
+
+
+def locks(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that name the lock of an object other than `self`, and which one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr == "lock" and not _is_own(node.value):
+            yield node.lineno, ast.unparse(node)
 
 
 def test_each_field_is_assigned_by_its_owner() -> None:
@@ -54,7 +61,27 @@ def test_each_field_is_assigned_by_its_owner() -> None:
 
     There are no exceptions: an owner has a method for each change that others may ask for.
     """
-    assert foreign() == {}
+    assert foreign(assignments) == {}
+
+
+def test_a_replica_s_lock_is_taken_by_its_runner() -> None:
+    """A step would not do afterwards what it has noted, or do it with the lock (decision 0401).
+
+    Who needs a replica's lock is an `entry`. The state makes the condition `changed` of it, and the
+    node has that of its zone while it takes a configuration.
+    """
+    assert set(foreign(locks)) == {
+        "node/node.py: self.zone.lock",
+        "state/replica_state.py: self.runner.lock",
+    }
+
+
+@pytest.mark.parametrize(
+    "line", ["with replica.lock: pass", "self._replica.lock.acquire()", "lock = found().lock"]
+)
+def test_a_lock_of_another_is_found(line: str) -> None:
+    """One way to take it would pass unseen."""
+    assert len(list(locks(line))) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ Concurrency: runs in the Flight threads of the calls.
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets, listening
+from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import iter_entries
 from rezone.storage.log_changes import Position, Reading, truncated
 from rezone.wire.errors import (
@@ -31,6 +33,7 @@ from rezone.wire.messages import (
     FollowedPart,
     PartChanges,
     PartitionId,
+    ReshardPosition,
 )
 
 ANSWER_BYTES_MAX = 4 << 20
@@ -49,29 +52,39 @@ _LOOK_SECONDS = 0.1
 """How often a follower's log is looked at: nobody is told what it hears to be committed."""
 
 
-class _State:
+class _State(NamedTuple):
     """How a replica stands when its log begins to be read for one answer."""
 
-    def __init__(self, replica: Replica, hashes: HashRange) -> None:
-        with replica.lock:
-            if replica.closed or replica.failure or replica.store.meta.needs_snapshot:
-                raise _not_ready(replica)
-            if not replica.serving.hashes(hashes)():
-                raise _not_ready(replica)  # not all that was written before is here
-            # In this order: all rows up to that time are below that offset.
-            self.time = replica.positions.readable_time
-            self.committed = replica.positions.committed
-            self.copies = replica.copies
-            seal = replica.store.seal if replica.is_sealed else None
-            self.seal_time = seal.commit_time if seal is not None else 0
-            self.reshard_positions = replica.store.applied_reshards()
+    time: int
+    committed: int
+    copies: int
+    seal_time: int
+    reshard_positions: tuple[ReshardPosition, ...]
 
-    def require(self, replica: Replica) -> None:
-        """Refuse what was read of a log that was dropped meanwhile."""
-        with replica.lock:
-            dropped = replica.positions.readable_time < self.time
-            if dropped or replica.copies != self.copies:
-                raise _not_ready(replica)
+
+@entry
+def _state_of(replica: Replica, hashes: HashRange) -> _State:
+    if replica.closed or replica.failure or replica.store.meta.needs_snapshot:
+        raise _not_ready(replica)
+    if not replica.serving.hashes(hashes)():
+        raise _not_ready(replica)  # not all that was written before is here
+    seal = replica.store.seal if replica.is_sealed else None
+    # Time and offset in this order: all rows up to that time are below that offset.
+    return _State(
+        replica.positions.readable_time,
+        replica.positions.committed,
+        replica.copies,
+        seal.commit_time if seal is not None else 0,
+        replica.store.applied_reshards(),
+    )
+
+
+@entry
+def _require_same_log(replica: Replica, state: _State) -> None:
+    """Refuse what was read of a log that was dropped meanwhile."""
+    dropped = replica.positions.readable_time < state.time
+    if dropped or replica.copies != state.copies:
+        raise _not_ready(replica)
 
 
 class ChangeSource:
@@ -115,15 +128,13 @@ class ChangeSource:
                     return ChangesFound(parts=tuple(found))
                 notifier.wait(min(left, _LOOK_SECONDS))
 
-    def _partitions_of(
-        self, parts: tuple[FollowedPart, ...]
-    ) -> Iterator[tuple[ReshardTargets, threading.RLock]]:
+    def _partitions_of(self, parts: tuple[FollowedPart, ...]) -> Iterator[ReshardTargets]:
         for number in {part.partition for part in parts}:
             try:
                 partition = self._find(number)
             except RezoneError:
                 continue  # its answer says so
-            yield partition.reshard_targets, partition.lock
+            yield partition.reshard_targets
 
     def _answers(self, request: FollowChanges) -> list[PartChanges]:
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
@@ -140,7 +151,7 @@ class ChangeSource:
     def _answer(self, part: FollowedPart, room: int) -> PartChanges:
         partition = self._find(part.partition)
         hashes = _hashes_of(part, partition)
-        state = _State(partition, hashes)
+        state = _state_of(partition, hashes)
         if part.time is None:
             return _begun(partition, state)
         position = Position(part.time, part.given_by)
@@ -155,7 +166,7 @@ class ChangeSource:
         done = offset >= state.committed
         if done:
             reading.end(max(state.time, state.seal_time))
-        state.require(partition)
+        _require_same_log(partition, state)
         return PartChanges(
             rows=reading.rows(),
             time=reading.position.time,
@@ -185,30 +196,28 @@ def _read(replica: Replica, part: FollowedPart, reading: Reading, committed: int
     for _ in range(_READS_MAX):
         if offset >= committed or reading.bytes >= room:
             break
-        for entry in iter_entries(store.read(offset, _READ_BYTES)):
-            if entry.header.end_offset > committed or reading.bytes >= room:
+        for each in iter_entries(store.read(offset, _READ_BYTES)):
+            if each.header.end_offset > committed or reading.bytes >= room:
                 break
-            reading.take(entry)
-            offset = entry.header.end_offset
+            reading.take(each)
+            offset = each.header.end_offset
     return offset
 
 
+@entry
 def _require_resharded(replica: Replica, given_by: PartitionId) -> None:
     """Refuse pulled changes where not all of them are known to be in the log.
 
     Who leads has all that was committed before; others may be far behind.
     """
-    with replica.lock:
-        state = replica.leadership
-        if state is None:
-            raise replica.not_leader()
-        positions = replica.store.applied_reshards()
-        sources = [each.source for each in positions]
-        if generation_of(given_by) in map(generation_of, sources):
-            sources = [given_by]
-        whole = bool(positions) and all(map(replica.serving.has_source, sources))
-        if not state.serving or not whole:
-            raise _not_ready(replica)
+    state = replica.require_leadership()
+    positions = replica.store.applied_reshards()
+    sources = [each.source for each in positions]
+    if generation_of(given_by) in map(generation_of, sources):
+        sources = [given_by]
+    whole = bool(positions) and all(map(replica.serving.has_source, sources))
+    if not state.serving or not whole:
+        raise _not_ready(replica)
 
 
 def _hashes_of(part: FollowedPart, replica: Replica) -> HashRange:

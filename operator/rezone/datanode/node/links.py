@@ -19,6 +19,7 @@ from rezone.datanode.replication.consumer import ConsumerChannel
 from rezone.datanode.replication.producer import ProducerChannel
 from rezone.datanode.replication.stream import Source
 from rezone.datanode.scheduling.unread import Peer, Unread
+from rezone.datanode.state.runner import entry
 from rezone.storage.budget import Tally
 from rezone.wire.errors import ConflictError, LimitExceededError, NotReadyError
 from rezone.wire.messages import NodeId, OpenConnection, PartitionId
@@ -48,6 +49,15 @@ class _Link(NamedTuple):
     leader: NodeId
     leader_epoch: int
     copies: int
+
+
+@entry
+def _wanted(replica: Replica, host: Host[Replica]) -> tuple[_Link | None, NodeId | None]:
+    """Return which stream a replica is to have, and which node is to lead next."""
+    leader, planned = replica.streams_from, replica.record.next_leader
+    if leader is None or not host.address(leader):
+        return None, planned
+    return _Link(leader, replica.leader_epoch, replica.copies), planned
 
 
 class Links:
@@ -118,9 +128,7 @@ class Links:
     def _restream(self, replica: Replica) -> None:
         number = replica.partition_id
         with replica.linking:
-            with replica.lock:
-                link = self._wanted(replica)
-                planned = replica.record.next_leader
+            link, planned = _wanted(replica, self._host)
             with self._lock:
                 old = self._links.pop(number, None)
                 if link is not None:
@@ -162,12 +170,6 @@ class Links:
             address = peers.get(consumer.peer, consumer.address)
             if address != consumer.address:
                 consumer.move_to(address)
-
-    def _wanted(self, replica: Replica) -> _Link | None:
-        leader = replica.streams_from
-        if leader is None or not self._host.address(leader):
-            return None
-        return _Link(leader, replica.leader_epoch, replica.copies)
 
     def look_at_leaders(self, now: float) -> None:
         """Tell the followers for how long their leaders have been silent."""

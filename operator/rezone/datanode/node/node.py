@@ -417,9 +417,7 @@ class DataNode:
             return
         self.clock.begin_above(self.clock_bound.before)
         for partition in self.partitions():
-            with partition.lock:
-                partition.write_clock.raise_to(self.clock_bound.before)
-            partition.leading.restart_streams("what was told before is known again")
+            partition.leading.clock_bound_found(self.clock_bound.before)
         self.clock_bound.found()
         self.clock.release()
 

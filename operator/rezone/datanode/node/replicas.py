@@ -127,10 +127,7 @@ class Replicas:
             with self._lock:
                 if self._open.get(number) is not replica or replica.retired:
                     return None
-            replica.stop()
-            with replica.applying:
-                durable_end = replica.store.durable_end
-                replica.store.abandon()
+            durable_end = replica.abandon()
             floor = replica.write_clock.floor
             return self._make(number, learner=False, durable_end=durable_end, time_floor=floor)
 
@@ -206,8 +203,7 @@ class Replicas:
             replica.stop()
             self._host.restream(replica)
             try:
-                with replica.applying:
-                    replica.store.destroy()
+                replica.destroy()
             except OSError as error:
                 with self._lock:
                     # It goes on being reported: so the coordinator hears that it is not gone.

@@ -401,3 +401,16 @@ class Replica(ReplicaState):
             except (RezoneError, OSError) as error:
                 # Damage or a full disk: the next start finds what there is.
                 self.log.warning("cannot close in order", error=str(error))
+
+    def abandon(self) -> int:
+        """Stop, and let the store go as it is; return up to where the log is durable."""
+        self.stop()
+        with self.applying:
+            durable_end = self.store.durable_end
+            self.store.abandon()
+        return durable_end
+
+    def destroy(self) -> None:
+        """Delete the data of a replica that has stopped. Raises OSError when that fails."""
+        with self.applying:
+            self.store.destroy()

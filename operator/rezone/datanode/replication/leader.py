@@ -209,6 +209,12 @@ class LeaderDuties:
                 self._group_step(replica.leadership, Ended(node))
         self.end_streams(reason, None, None)
 
+    @entry
+    def clock_bound_found(self, before: int) -> None:
+        """Give no time below what this node has told before it knew its clock bound again."""
+        self._replica.write_clock.raise_to(before)
+        self.restart_streams("what was told before is known again")
+
     def _end_left_out(self, known: frozenset[NodeId]) -> None:
         """End the streams of others: who is taken in again may have lost its rows meanwhile."""
         for node in self.streams.keys() - known:

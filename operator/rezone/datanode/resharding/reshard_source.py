@@ -221,15 +221,13 @@ class ReshardSource:
         refused = any(catch_up.error is not None for catch_up in catch_ups)
         return full or refused or any(cursor.has_seal for cursor in cursors)
 
-    def _partitions_of(
-        self, cursors: list[_Cursor]
-    ) -> Iterator[tuple[ReshardTargets, threading.RLock]]:
+    def _partitions_of(self, cursors: list[_Cursor]) -> Iterator[ReshardTargets]:
         for source in {cursor.part.source for cursor in cursors}:
             try:
                 partition = self._find(source)
             except RezoneError:
                 continue  # its answer says so
-            yield partition.reshard_targets, partition.lock
+            yield partition.reshard_targets
 
     def _catch_ups(self, cursors: list[_Cursor], room: int) -> list[RangeCatchUp]:
         """Read on for each part in turn, for all together about `room` bytes."""

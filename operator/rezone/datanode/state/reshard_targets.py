@@ -4,7 +4,7 @@ They ask its leader (`reshard_source`), again and again; so who has not asked fo
 Their claims are as those of replicas that catch up: the log is kept for them within limits
 (`upkeep`), and writers are slowed so that they arrive (`pacing`, B-16).
 
-Concurrency: everything but `notify` and `listening` is called under the partition's lock.
+Concurrency: everything but `notify` and `listening` is called under the replica's lock.
 """
 
 import contextlib
@@ -70,6 +70,7 @@ class ReshardTargets:
         self._clock = clock
         self._kept_seconds = kept_seconds
         self._heard: dict[PartitionId, _ReshardTarget] = {}
+        self._changing = threading.Lock()
         self._notifiers: set[Notifier] = set()
 
     def heard(self, target: PartitionId, keep_from: int, read_to: int | None = None) -> None:
@@ -109,27 +110,26 @@ class ReshardTargets:
         """How many wait for news."""
         return len(self._notifiers)
 
-    def _add(self, notifier: Notifier) -> None:
+    def listen(self, notifier: Notifier) -> None:
+        """Have one notified of news from now on."""
         # A new set each time: `notify` goes through the one it has found.
-        self._notifiers = self._notifiers | {notifier}
+        with self._changing:
+            self._notifiers = self._notifiers | {notifier}
 
-    def _remove(self, notifier: Notifier) -> None:
-        self._notifiers = self._notifiers - {notifier}
+    def ignore(self, notifier: Notifier) -> None:
+        """Have one notified no more."""
+        with self._changing:
+            self._notifiers = self._notifiers - {notifier}
 
 
 @contextlib.contextmanager
-def listening(
-    to: Iterable[tuple[ReshardTargets, contextlib.AbstractContextManager[object]]],
-    notifier: Notifier,
-) -> Iterator[None]:
-    """Have one notified of several partitions' news; each with the lock of its partition."""
+def listening(to: Iterable[ReshardTargets], notifier: Notifier) -> Iterator[None]:
+    """Have one notified of several partitions' news."""
     found = list(to)
-    for reshard_targets, lock in found:
-        with lock:
-            reshard_targets._add(notifier)  # noqa: SLF001 - of this module
+    for reshard_targets in found:
+        reshard_targets.listen(notifier)
     try:
         yield
     finally:
-        for reshard_targets, lock in found:
-            with lock:
-                reshard_targets._remove(notifier)  # noqa: SLF001 - of this module
+        for reshard_targets in found:
+            reshard_targets.ignore(notifier)
