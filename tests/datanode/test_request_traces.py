@@ -17,6 +17,7 @@ from replica_cluster import FAST, Coordinator, cluster
 from otlp_receiver import Receiver, attributes, receiver
 from rezone.client import ClientSettings, TableClient
 from rezone.datanode.node.data import DataChannel
+from rezone.wire.codec.schema import Index, TableSchema
 from rezone.wire.errors import InvalidRowError, RezoneError
 from rezone.wire.messages import ReadRequest, ScanTicket, TraceContext, WriteRequest, ZoneConfig
 from rezone.wire.messages.codec import UnreadableError, decode, encode
@@ -141,6 +142,40 @@ def test_a_scan_and_a_selection_are_one_trace_over_all_nodes(
         assert served.trace_id == whole.trace_id
         (read,) = (span for span in receiver.named("read") if span.parent_span_id == served.span_id)
         assert read.end_time_unix_nano == served.end_time_unix_nano
+
+
+def test_a_lookup_is_one_trace_over_all_nodes(tmp_path: Path, receiver: Receiver) -> None:
+    """Asserts one span of a lookup, and below it one of each partition with its data node's.
+
+    Without it a lookup that waits for an index looks like one of the slowest data node.
+    """
+    schema = TableSchema(indexes=(Index("by_value", ("value",)),))
+    config = ZoneConfig(zone="orders", zone_uid="u", partitions=2, table=schema)
+    settings = msgspec.structs.replace(FAST, tracing_endpoint=receiver.address)
+    with cluster(tmp_path, 2, config=config, settings=settings) as c:
+        for partition in (0, 1):
+            c.create(partition, (partition,))
+        with table(c, 0.0) as client:
+            client.write([{"key": bytes([n]), "value": b"%d" % (n % 2)} for n in range(30)])
+        with table(c, 1.0) as client:
+            assert client.lookup("by_value", (b"1",), (b"1",)).rows.num_rows == 15
+        sent(c)
+    (whole,) = receiver.named("rezone lookup")
+    assert attributes(whole) == {
+        "rezone.table": "orders",
+        "rezone.operation": "lookup",
+        "rezone.requests": 2,
+        "rezone.rows": 15,
+    }
+    asked = receiver.named("rezone lookup request")
+    assert {attributes(span)["rezone.partition"] for span in asked} == {0, 1}
+    assert sum(attributes(span)["rezone.rows"] for span in asked) == 15
+    assert {(span.trace_id, span.parent_span_id) for span in asked} == {
+        (whole.trace_id, whole.span_id)
+    }
+    served = receiver.named("data node lookup")
+    assert {span.parent_span_id for span in served} == {span.span_id for span in asked}
+    assert {span.trace_id for span in served} == {whole.trace_id}
 
 
 def test_a_scan_that_fails_says_why(c: Coordinator, receiver: Receiver) -> None:

@@ -497,10 +497,13 @@ class TableClient:
         """Ask all partitions, some at a time."""
 
         def rows_of(segment: Segment) -> list[Any]:
-            return self._streams.lookup(segment.hashes, found.ticket, as_of, anywhere=anywhere)
+            return self._streams.lookup(
+                segment.hashes, found.ticket, as_of, trace=trace, anywhere=anywhere
+            )
 
         segments = self._zone.placement.segments()
-        with ThreadPoolExecutor(min(len(segments), LOOKUPS_AT_ONCE)) as pool:
+        at_once = min(len(segments), LOOKUPS_AT_ONCE)
+        with self._streams.trace("lookup") as trace, ThreadPoolExecutor(at_once) as pool:
             parts = pool.map(rows_of, segments)
             return found.page([batch for part in parts for batch in part])
 

@@ -160,11 +160,14 @@ class Transaction:
             def ticket(segment: Segment, as_of: int | None) -> IndexTicket:
                 return asked.ticket(segment, as_of, own.writes)
 
-            found = [
-                batch
-                for hashes in self._ranges()
-                for batch in self._streams.lookup(hashes, ticket, only=self.partition)
-            ]
+            with self._streams.trace("lookup") as trace:
+                found = [
+                    batch
+                    for hashes in self._ranges()
+                    for batch in self._streams.lookup(
+                        hashes, ticket, trace=trace, only=self.partition
+                    )
+                ]
         return asked.page(found)
 
     def write(self, data: batches.Rows, *, unchanged_since: int | None = None) -> None:

@@ -92,20 +92,21 @@ class Streams:
         `own`: as a transaction sees them; ReshardedError when others serve the range by now.
         """
         only = own and own.partition
-        walk = Walk(self, "scan", hashes, as_of, anywhere=anywhere, only=only)
-        for segment, rest in walk:
-            ticket = ScanTicket(
-                partition=segment.partition,
-                as_of=rest.as_of,
-                after=rest.after,
-                own=own and own.writes,
-                hash_start=segment.start,
-                hash_end_inclusive=segment.end - 1,
-            )
-            with walk.trying(segment.partition):
-                for batch in walk.batches(ticket):
-                    walk.came_to(_last_row_id(codec, batch))
-                    yield batch
+        with self.trace("scan") as trace:
+            walk = Walk(self, trace, hashes, as_of, anywhere=anywhere, only=only)
+            for segment, rest in walk:
+                ticket = ScanTicket(
+                    partition=segment.partition,
+                    as_of=rest.as_of,
+                    after=rest.after,
+                    own=own and own.writes,
+                    hash_start=segment.start,
+                    hash_end_inclusive=segment.end - 1,
+                )
+                with walk.trying(segment.partition):
+                    for batch in walk.batches(ticket):
+                        walk.came_to(_last_row_id(codec, batch))
+                        yield batch
 
     def lookup(
         self,
@@ -113,14 +114,17 @@ class Streams:
         ticket: Callable[[Segment, int | None], IndexTicket],
         as_of: int | None = None,
         *,
+        trace: StreamTrace,
         anywhere: bool = False,
         only: PartitionId | None = None,
     ) -> list[Any]:
         """Return what a lookup finds in a range of hashes; each segment is asked as a whole.
 
+        Others may read other ranges of the same lookup meanwhile: `trace` is of all.
+
         ReshardedError when others serve it than the `only` partition that may be asked.
         """
-        walk = Walk(self, "lookup", hashes, as_of, anywhere=anywhere, only=only)
+        walk = Walk(self, trace, hashes, as_of, anywhere=anywhere, only=only)
         found: list[Any] = []
         for segment, rest in walk:
             with walk.trying(segment.partition):
@@ -140,14 +144,15 @@ class Streams:
         `ticket` says what to ask who serves a segment, None for one that has no such rows; where it
         goes on is put into it.
         """
-        walk = Walk(self, "select", hashes, as_of, anywhere=anywhere, only=None)
-        for segment, rest in walk:
-            asked = ticket(segment)
-            if asked is None:
-                continue
-            asked = msgspec.structs.replace(asked, as_of=rest.as_of, cursor=rest.cursor)
-            with walk.trying(segment.partition):
-                yield from walk.batches(asked)
+        with self.trace("select") as trace:
+            walk = Walk(self, trace, hashes, as_of, anywhere=anywhere, only=None)
+            for segment, rest in walk:
+                asked = ticket(segment)
+                if asked is None:
+                    continue
+                asked = msgspec.structs.replace(asked, as_of=rest.as_of, cursor=rest.cursor)
+                with walk.trying(segment.partition):
+                    yield from walk.batches(asked)
 
     # --- what a walk asks ---------------------------------------------------------------------
 
@@ -211,7 +216,7 @@ class Walk:
     def __init__(
         self,
         streams: Streams,
-        operation: str,
+        trace: StreamTrace,
         hashes: HashRange,
         as_of: int | None,
         *,
@@ -219,7 +224,7 @@ class Walk:
         only: PartitionId | None,
     ) -> None:
         self._streams = streams
-        self._trace = streams.trace(operation)
+        self._trace = trace
         self._anywhere = anywhere
         self._only = only
         self._left = deque([Rest(hashes, as_of)])
@@ -231,14 +236,8 @@ class Walk:
 
     def __iter__(self) -> Iterator[tuple[Segment, Rest]]:
         """Yield a segment and what is left of it, until all is read."""
-        try:
-            while self._left:
-                yield self._next()
-        except RezoneError as error:
-            self._trace.end(error)
-            raise
-        finally:
-            self._trace.end()
+        while self._left:
+            yield self._next()
 
     def _next(self) -> tuple[Segment, Rest]:
         rest = self._left.popleft()
@@ -311,7 +310,6 @@ class Walk:
         final = not error.retryable and not self._asked_follower
         final = final or (self._only is not None and isinstance(error, ReshardedError))
         if final or self._streams.is_past(self._deadline):
-            self._trace.end(error)
             raise error
         self._left.appendleft(self._rest)
         if self._asked_follower and not isinstance(error, ReshardedError):

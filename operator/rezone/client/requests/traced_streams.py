@@ -1,12 +1,13 @@
 """Spans of scans, lookups and selections: one of the whole, one of each request to a data node.
 
-Concurrency: each belongs to the thread that reads the stream.
+Concurrency: the threads that read parts of a stream share its trace.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -37,13 +38,27 @@ class StreamTrace:
         self._span: OpenSpan | None = None
         if self._tracer is not None:
             self._span = self._tracer.open(operation)
+        self._lock = threading.Lock()
         self._requests = self._rows = 0
+
+    def __enter__(self) -> Self:
+        """Begin the stream: its end is the block's."""
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """End the span of the whole stream."""
+        span, self._span = self._span, None
+        if span is not None:
+            span.attributes |= {"rezone.requests": self._requests, "rezone.rows": self._rows}
+            span.end(error if isinstance(error, RezoneError) else None)
 
     @contextlib.contextmanager
     def asking(self, ticket: TicketT) -> Iterator[Asking[TicketT]]:
         """Ask one data node; the span of it ends with the block."""
-        self._requests += 1
-        if self._tracer is None or self._span is None or self._requests > REQUESTS_MAX:
+        with self._lock:
+            self._requests += 1
+            number = self._requests
+        if self._tracer is None or self._span is None or number > REQUESTS_MAX:
             yield Asking(ticket)
             return
         span = self._tracer.open(f"{self._operation} request", self._span)
@@ -55,13 +70,7 @@ class StreamTrace:
             error = failure
             raise
         finally:
-            self._rows += asking.rows
+            with self._lock:
+                self._rows += asking.rows
             span.attributes |= {"rezone.partition": ticket.partition, "rezone.rows": asking.rows}
-            span.end(error)
-
-    def end(self, error: RezoneError | None = None) -> None:
-        """End the span of the whole stream; again it does nothing."""
-        span, self._span = self._span, None
-        if span is not None:
-            span.attributes |= {"rezone.requests": self._requests, "rezone.rows": self._rows}
             span.end(error)
