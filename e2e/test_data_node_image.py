@@ -38,7 +38,7 @@ def places() -> Iterator[Places]:
     host.prepare(places)
     try:
         with Step(f"building {IMAGE}"):
-            script = ROOT / "hack" / "images.py"
+            script = str(ROOT / "hack" / "images.py")
             command = [sys.executable, script, "--tag", TAG, "data-node"]
             run(command, env=places.environment(), timeout_seconds=BUILT_SECONDS)
         yield places
