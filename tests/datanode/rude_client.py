@@ -173,7 +173,7 @@ class RudeClient:
         """Return the statuses of gRPC that ended streams have been told."""
         ends = (e for e in self.events if isinstance(e, ResponseReceived | TrailersReceived))
         told = (header for end in ends for header in end.headers or [])
-        return [str(value) for name, value in told if name == "grpc-status"]
+        return [str(value) for name, value in told if str(name) == "grpc-status"]
 
     def streams_max(self) -> int:
         """Return how many streams at a time the other side has allowed."""
