@@ -44,18 +44,21 @@ class Tally:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._has_room = threading.Condition(self._lock)
 
     def add(self, size: int) -> None:
         """Note bytes that have come."""
-        with self._changed:
+        with self._lock:
             self.used += size
 
     def remove(self, size: int) -> None:
         """Note bytes that have gone."""
-        with self._changed:
+        with self._lock:
+            was_full = self.full
             self.used -= size
-            self._changed.notify_all()
+            if was_full:
+                self._has_room.notify_all()
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more stay within the limit."""
@@ -68,6 +71,6 @@ class Tally:
 
     def wait_for_room(self) -> None:
         """Return when there is room, or after a moment: the caller looks whether it still asks."""
-        with self._changed:
+        with self._lock:
             if self.full:
-                self._changed.wait(_ROOM_WAIT_SECONDS)
+                self._has_room.wait(_ROOM_WAIT_SECONDS)

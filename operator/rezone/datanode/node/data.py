@@ -95,7 +95,8 @@ class DataChannel:
         self._used: set[PartitionId] = set()
         self._on_way = OnWay()
         self._unsent_bytes = 0
-        self._counting = threading.Condition(threading.Lock())
+        self._counting = threading.Lock()
+        self._few_unsent = threading.Condition(self._counting)
         self._broken = False
         self._ended = False
         self.outbox = Outbox(
@@ -142,7 +143,7 @@ class DataChannel:
                 return
             else:
                 with self._counting:
-                    self._counting.wait_for(lambda: self._unsent_bytes < UNSENT_BYTES_MAX)
+                    self._few_unsent.wait_for(lambda: self._unsent_bytes < UNSENT_BYTES_MAX)
 
     def close(self, reason: str) -> None:
         """Ask the client to hang up: the node is stopping."""
@@ -177,8 +178,10 @@ class DataChannel:
 
     def _count(self, size: int) -> None:
         with self._counting:
+            waited_for = self._unsent_bytes >= UNSENT_BYTES_MAX
             self._unsent_bytes += size
-            self._counting.notify_all()
+            if waited_for:
+                self._few_unsent.notify_all()
         if size > 0:
             self._unsent.add(size)
         else:

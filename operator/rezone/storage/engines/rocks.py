@@ -79,7 +79,8 @@ class RocksEngine:
         self.engine_id = _engine_id(directory)
         self._no_wal = rocksdict.WriteOptions()
         self._no_wal.disable_wal = True
-        self._idle = threading.Condition()
+        self._counting = threading.RLock()
+        self._idle = threading.Condition(self._counting)
         self._readers = 0
         self._closing = False
         self._closed = False
@@ -89,7 +90,7 @@ class RocksEngine:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        with self._idle:
+        with self._counting:
             if self._closing:
                 raise NotReadyError("the partition's storage is closed")
             self._readers += 1
@@ -101,9 +102,10 @@ class RocksEngine:
             # Into no variable: the cycle would keep iterators, and with them the database, open.
             raise self._told(error) from error
         finally:
-            with self._idle:
+            with self._counting:
                 self._readers -= 1
-                self._idle.notify_all()
+                if self._closing:
+                    self._idle.notify_all()
 
     def _told(self, error: Exception) -> CorruptionError | OSError:
         named = _named(error, self._directory)
@@ -317,7 +319,7 @@ class RocksEngine:
         it would stay open, and locked, anyway. What the disk refuses to take now is in the
         partition's log; the database is closed all the same.
         """
-        with self._idle:
+        with self._counting:
             self._closing = True
             if not self._idle.wait_for(lambda: self._readers == 0, _CLOSE_SECONDS_MAX):
                 raise OSError(f"{self._directory}: {self._readers} readers do not end")
