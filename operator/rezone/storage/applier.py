@@ -222,16 +222,19 @@ class Applier:
         with self._changed:
             self._prepare([key for key, _ in pairs])
             headers = [entry.header for entry in finished]
+            # Most entries are plain, and change nothing but the table of producers.
+            special = [entry for entry in finished if entry.header.kind]
             last = headers[-1]
             state = AppliedState(last.end_offset, last.commit_time, last.leader_epoch)
-            changes = self._producers.advance(headers, producers_of(finished))
+            changes = self._producers.advance(headers, producers_of(special))
             changes.update(self._transactions.advance(finished, self._committed()))
-            changes.update(self._reshard_table.advance(finished))
-            changes.update(self._seal.advance(headers))
+            changes.update(self._reshard_table.advance(special))
+            changes.update(self._seal.advance(entry.header for entry in special))
             self.engine.apply(pairs, (), {**changes, **state.record()})
             self.state = state
             self.mid_entry = False
-            self.changed_from = min(self.changed_from, *map(earliest_time, finished))
+            first = next((each.commit_time for each in headers if not each.kind), TIME_MAX)
+            self.changed_from = min(self.changed_from, first, *map(earliest_time, special))
             self._changed.notify_all()
 
     def undo(self, offset: int) -> None:

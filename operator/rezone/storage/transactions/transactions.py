@@ -166,7 +166,7 @@ class TransactionTable:
         newest = 0
         for entry in entries:
             newest = entry.header.commit_time
-            for record in self._records_at(entry):
+            for record in self._records_at(entry) if entry.header.kind else ():
                 changes[_name(record)] = msgspec.msgpack.encode(record)
                 if record.kind != EntryKind.INTENTS:
                     self._ended(record)
@@ -251,8 +251,9 @@ class TransactionTable:
 
     def _count_ended(self) -> None:
         size = (len(self._known) - len(self._open)) * ENDED_BYTES
-        self._node_ended.add(size - self.ended_bytes)
-        self.ended_bytes = size
+        if size != self.ended_bytes:
+            self._node_ended.add(size - self.ended_bytes)
+            self.ended_bytes = size
 
     def _ended(self, record: TransactionRecord) -> None:
         self._over.append(record.transaction)
