@@ -118,7 +118,7 @@ class IndexDuties:
     def pump(self) -> None:
         """Index what is applied, if it is due: all of what the log has."""
         replica, indexer = self._replica, self._indexer
-        if not self._waits:
+        if not self.waits:
             return
         now = replica.clock.monotonic()
         if not self._is_due(now):
@@ -133,7 +133,7 @@ class IndexDuties:
 
     def tick(self, now: float) -> None:
         """Wake the job when entries have waited for long enough."""
-        if not self._waits:
+        if not self.waits:
             return
         if self._is_due(now):
             self._replica.wake()
@@ -141,7 +141,8 @@ class IndexDuties:
             self._replica.look_again(self._due_at)
 
     @property
-    def _waits(self) -> bool:
+    def waits(self) -> bool:
+        """Whether there is something to index; without a lock, as of about now."""
         return not self._indexer.stopped and self._indexer.unfollowed_rows > 0
 
     @property

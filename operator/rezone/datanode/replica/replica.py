@@ -279,9 +279,10 @@ class Replica(ReplicaState):
                 return
             damaged = self._try(self._pump_role)
         inline_sends.send_now()
-        with self.applying:
-            if self._goes_on() and damaged is None:
-                damaged = self._try(self.index.pump)
+        if damaged is None and self.index.waits:
+            with self.applying:
+                if self._goes_on():
+                    damaged = self._try(self.index.pump)
         if damaged is not None:
             self.damage.found(damaged, at_once=True)
             if self.leadership is not None:

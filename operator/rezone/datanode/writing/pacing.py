@@ -144,6 +144,8 @@ class WritePacer:
 
     def release(self) -> None:
         """Append what may go on now."""
+        if not self._waiting and self.rows_per_second is None:
+            return  # the next write looks whether it has to wait
         now = self._replica.clock.monotonic()
         self._look(now)
         while self._waiting and self._may_pass(self._waiting[0].prepared.rows.num_rows):
