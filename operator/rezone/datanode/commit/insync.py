@@ -182,7 +182,10 @@ class LeaderState:
 
     def follower(self, node: NodeId) -> FollowerProgress:
         """Return what is known of a follower."""
-        return self.followers.setdefault(node, FollowerProgress())
+        known = self.followers.get(node)
+        if known is None:
+            known = self.followers[node] = FollowerProgress()
+        return known
 
     def acked(self, node: NodeId, durable: int, applied: int, now: float, log_end: int) -> None:
         """Note a follower's ack: what it holds on disk and what it has applied."""

@@ -190,7 +190,9 @@ def entry(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
         try:
             return method(self, *args, **kwargs)
         finally:
-            runner.end()
+            due = runner.leave()
+            if due is not None:
+                runner.do(due)
 
     functools.update_wrapper(enter, method)
     return enter

@@ -20,6 +20,7 @@ from rezone.wire.errors import CorruptionError
 class Facts:
     """The facts in `directory`; `durable_end` is asked where the log is durable up to.
 
+    `committed_offset` in `meta`, the durable ones, may be behind `committed`.
     CorruptionError when the newest facts are gone.
     """
 
@@ -34,14 +35,10 @@ class Facts:
         self._durable_end = durable_end
         self.marks = Marks(directory)
         self._file = MetaFile(directory, initial, sync_times)
+        self.meta = self._file.value
         if self.meta.serial < self.marks.facts:
             raise CorruptionError(f"{directory}: the newest facts are gone from {JOURNAL_NAME}")
         self.committed = self.meta.committed_offset
-
-    @property
-    def meta(self) -> PartitionMeta:
-        """The durable facts; `committed_offset` in it may be behind `committed`."""
-        return self._file.value
 
     @property
     def known_durable(self) -> int:
@@ -58,6 +55,6 @@ class Facts:
         """Change fields of the meta; durably before this returns, or with the next change."""
         with self._lock:
             changes.setdefault("committed_offset", min(self.committed, self._durable_end()))
-            updated = self._file.update(durable=durable, **changes)
+            self.meta = self._file.update(durable=durable, **changes)
             self.marks.facts_are_at(self._file.saved_serial)
-            return updated
+            return self.meta
