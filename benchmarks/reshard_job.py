@@ -25,9 +25,9 @@ from resharding import backfilled
 from resharding_kit import reshard
 
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
-from rezone.transfer.backfill import backfill_part, totals
+from rezone.transfer.backfill import backfill_range, totals
 from rezone.transfer.reserving import Reservations
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.layouts import Layout, layout_of, overlaps
 
 _KEY_BYTES = 30
@@ -51,16 +51,19 @@ def load(zone: Zone, rows: int, payload: int) -> None:
 
 
 def run_job(zone: Zone, pool: ProcessPoolExecutor, more: int) -> tuple[Layout, int]:
-    """Re-shard, and bring the rows of all parts, each by a task; return how many were brought.
+    """Re-shard, and bring the rows of all ranges, each by a task; return how many were brought.
 
     It reserves from the first moment on: of a small zone the leaders would backfill a half before.
     """
     c = zone.coordinator
     old = layout_of(c.config)
-    parts = [BackfillPart(part.new, part.old) for part in overlaps(old, old.next(more))]
-    with Reservations(parts, c.peers, every_seconds=_RESERVE_SECONDS):
+    ranges = [
+        BackfillRange(hash_range.new, hash_range.old)
+        for hash_range in overlaps(old, old.next(more))
+    ]
+    with Reservations(ranges, c.peers, every_seconds=_RESERVE_SECONDS):
         new = reshard(c, more)
-        receipts = pool.map(backfill_part, parts, [c.peers] * len(parts))
+        receipts = pool.map(backfill_range, ranges, [c.peers] * len(ranges))
         return new, totals(list(receipts))[0]
 
 
@@ -97,7 +100,7 @@ def one(given: argparse.Namespace, *, by_job: bool) -> tuple[float, float, float
             new, brought = run_job(zone, pool, given.more)
         else:
             new, brought = reshard(zone.coordinator, given.more), 0
-        zone.wait("all parts are backfilled", lambda: backfilled(zone, new))
+        zone.wait("all ranges are backfilled", lambda: backfilled(zone, new))
         return time.monotonic() - begun, used() - worked, brought / rows
 
 

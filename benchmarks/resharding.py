@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from harness.zone import Zone, ids_by_partition, percentile, running_zone, settle
 from leader_move import Writer, spaces_ms, writers, writes_of
-from resharding_kit import ask_to_seal, parts_of, reshard
+from resharding_kit import ask_to_seal, overlaps_of, reshard
 
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 from rezone.wire import layouts
@@ -44,9 +44,9 @@ def reshard_progress(zone: Zone, new: layouts.Layout) -> list[ReshardProgress]:
 
 
 def backfilled(zone: Zone, new: layouts.Layout) -> bool:
-    """Whether all parts are backfilled and follow."""
+    """Whether all ranges are backfilled and follow."""
     found = reshard_progress(zone, new)
-    return len(found) == len(parts_of(zone.coordinator)) and all(
+    return len(found) == len(overlaps_of(zone.coordinator)) and all(
         each.backfilled and each.lag_rows == 0 for each in found
     )
 
@@ -121,7 +121,7 @@ def main() -> None:
             alone = window(made)
             begun = time.monotonic()
             new = reshard(zone.coordinator, given.more)
-            zone.wait("all parts are backfilled", lambda: backfilled(zone, new))
+            zone.wait("all ranges are backfilled", lambda: backfilled(zone, new))
             ended = time.monotonic()
             during, following = rate(made, begun, ended), window(made)
             spaces = [

@@ -14,7 +14,7 @@ from rezone.client.settings import ClientSettings
 from rezone.wire.codec.keyspace import HASH_SPACE
 from rezone.wire.errors import FeedTruncatedError, NotLeaderError, NotReadyError
 from rezone.wire.layouts import Layout
-from rezone.wire.messages import PartChanges, PartitionId
+from rezone.wire.messages import PartitionId, RangeChanges
 
 OLD, NEW = Layout(0, 2), Layout(1, 3)
 HALF = HASH_SPACE // 2
@@ -48,12 +48,12 @@ def test_a_range_is_asked_of_who_gave_its_position_until_that_has_ended() -> Non
     both = Placement(OLD, NEW, frozenset({0, 1}))
     assert feed.assign(both) == []
     assert [each.partition for each in feed.ranges] == [0, 1]
-    feed.took(feed.ranges[0], PartChanges(time=15, own=True, ended=True))
+    feed.took(feed.ranges[0], RangeChanges(time=15, own=True, ended=True))
     feed.assign(both)
     assert [each.partition for each in feed.ranges] == [*NEW.ids[:2], 1]
     assert [each.time for each in feed.ranges] == [15, 15, 20]
     # What is imported says nothing of the source's end: the rest is asked for where it is.
-    feed.took(feed.ranges[0], PartChanges(time=16, offset=7))
+    feed.took(feed.ranges[0], RangeChanges(time=16, offset=7))
     feed.assign(both)
     assert [each.given_by for each in feed.ranges] == [0, 0, 1]
     feed.assign(Placement(NEW))
@@ -66,7 +66,7 @@ def test_neighbours_that_are_equally_far_are_one() -> None:
     feed.assign(Placement(Layout(1, 1)))
     assert len(feed.ranges) == 2
     for each in feed.ranges:
-        feed.took(each, PartChanges(time=30, offset=9, own=True))
+        feed.took(each, RangeChanges(time=30, offset=9, own=True))
     feed.assign(Placement(Layout(1, 1)))
     (found,) = feed.ranges
     assert (found.start, found.end, found.time) == (0, HASH_SPACE, 30)

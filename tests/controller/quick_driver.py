@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from rezone.transfer.backfill import backfill_part
+from rezone.transfer.backfill import backfill_range
 from rezone.transfer.dispatch import Receivers, dispatch
 from rezone.transfer.reserving import Reservations
 from rezone.transfer.stream import copy_entry
@@ -33,7 +33,7 @@ def install(directory: pathlib.Path) -> pathlib.Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry the plan out; 0 when every receiver has its copy, or every part its rows."""
+    """Carry the plan out; 0 when every receiver has its copy, or every range its rows."""
     text = arguments[arguments.index("--plan-json") + 1]
     if any(each.endswith("backfill_job.py") for each in arguments):
         return backfill(backfill_plan.loads(text))
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def backfill(plan: BackfillPlan) -> int:
-    """Bring the rows of all parts, some at a time."""
-    bring = functools.partial(backfill_part, nodes=plan.nodes)
-    with Reservations(plan.parts, plan.nodes), ThreadPoolExecutor(2) as pool:
-        list(pool.map(bring, plan.parts))
+    """Bring the rows of all ranges, some at a time."""
+    bring = functools.partial(backfill_range, nodes=plan.nodes)
+    with Reservations(plan.ranges, plan.nodes), ThreadPoolExecutor(2) as pool:
+        list(pool.map(bring, plan.ranges))
     return 0
 
 

@@ -18,7 +18,7 @@ from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.process.wakes import Wakes
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.domain.model.resharding_view import PartView, ReshardingView, SourceView, TargetView
+from rezone.domain.model.resharding_view import RangeView, ReshardingView, SourceView, TargetView
 from rezone.domain.routing import routes
 from rezone.kube.client import Kube
 from rezone.kube.errors import ConflictWriteError, UnknownOutcomeError
@@ -179,15 +179,15 @@ def test_how_far_re_shardings_are_is_told_until_they_end(
 ) -> None:
     """Nobody could be alerted that rows cannot be imported, or see how long it still takes."""
     assert value(registry, "reshard_ranges", phase="Broken") == 0, "an alert needs a value"
-    parts = (
-        PartView(overlap=Overlap(0, 1, 0, 16384), backfilled=True, verified=True, sealed=True),
-        PartView(overlap=Overlap(1, 2, 1, 16384), backfilled=True, verified=True),
-        PartView(overlap=Overlap(2, 3, 1, 16384), backfilled=True),
-        PartView(overlap=Overlap(3, 4, 2, 16384)),
-        PartView(overlap=Overlap(4, 5, 3, 16384), backfilled=True, broken=True),
-        PartView(overlap=Overlap(5, 6, 3, 16384), backfilled=True, verified=True, differs=True),
+    ranges = (
+        RangeView(overlap=Overlap(0, 1, 0, 16384), backfilled=True, verified=True, sealed=True),
+        RangeView(overlap=Overlap(1, 2, 1, 16384), backfilled=True, verified=True),
+        RangeView(overlap=Overlap(2, 3, 1, 16384), backfilled=True),
+        RangeView(overlap=Overlap(3, 4, 2, 16384)),
+        RangeView(overlap=Overlap(4, 5, 3, 16384), backfilled=True, broken=True),
+        RangeView(overlap=Overlap(5, 6, 3, 16384), backfilled=True, verified=True, differs=True),
     )
-    metrics.note_resharding(TASK, _resharding(parts, sources=4))
+    metrics.note_resharding(TASK, _resharding(ranges, sources=4))
     counts = {"Serving": 1, "Verified": 1, "Following": 1, "Backfilling": 1, "Broken": 2}
     for phase, count in counts.items():
         assert value(registry, "reshard_ranges", phase=phase) == count
@@ -198,11 +198,11 @@ def test_how_far_re_shardings_are_is_told_until_they_end(
     assert value(registry, "reshard_partitions", state="CutOver") == 0
 
 
-def _resharding(parts: tuple[PartView, ...], sources: int) -> ReshardingView:
+def _resharding(ranges: tuple[RangeView, ...], sources: int) -> ReshardingView:
     record = routes.initial((0,), 1)
     return ReshardingView(
         sources={p: SourceView(partition=p, record=record) for p in range(sources)},
-        targets={16384: TargetView(partition=16384, nodes=(0,), parts=parts)},
+        targets={16384: TargetView(partition=16384, nodes=(0,), ranges=ranges)},
         generation=1,
         stable=(),
         pending=(),

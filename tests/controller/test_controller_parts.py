@@ -11,7 +11,7 @@ from test_controller_nodes import Node, digest
 
 from rezone.controller.nodes.monitor import WatchedNode
 from rezone.controller.nodes.node_state import NodeState
-from rezone.controller.nodes.verify import CopyDiffersError, DiffersSoFarError, verify_part
+from rezone.controller.nodes.verify import CopyDiffersError, DiffersSoFarError, verify_range
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import DigestRequest, ReplicaReport, ReshardProgress, Role
 from rezone.wire.transport.flight import NodeClient
@@ -51,7 +51,7 @@ class Sides:
 
     async def verify(self) -> None:
         """Compare."""
-        await verify_part(self._executor, PART, *self._watched)
+        await verify_range(self._executor, PART, *self._watched)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_both_sides_are_asked_for_their_range_as_of_a_time_that_both_have_
 async def test_before_a_target_has_told_a_time_one_difference_means_nothing(
     sides: Sides, said: dict[str, Any]
 ) -> None:
-    """A re-sharding would be given up for rows that are on their way; or an empty part wait."""
+    """A re-sharding would be given up for rows that are on their way; or an empty range wait."""
     sides.node_state(**said)
     sides.source.digests = [digest("a"), digest("a")]
     sides.target.digests = [digest("x"), digest("a")]

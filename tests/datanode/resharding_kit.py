@@ -89,9 +89,9 @@ def take_over(c: Coordinator, target: int) -> None:
     new = next_layout_of(c.config)
     assert new is not None
     leader = c.replica(c.records[target].leader, target)
-    for part in sources_of(target, layout_of(c.config), new):
-        source = c.replica(c.records[part.old].leader, part.old)
-        _append(leader, source, part.old, HashRange(part.start, part.end))
+    for hash_range in sources_of(target, layout_of(c.config), new):
+        source = c.replica(c.records[hash_range.old].leader, hash_range.old)
+        _append(leader, source, hash_range.old, HashRange(hash_range.start, hash_range.end))
     leader.wake()
 
 
@@ -224,28 +224,28 @@ def placed(c: Coordinator, index: int) -> tuple[int, ...]:
     return tuple(nodes[turn:] + nodes[:turn])
 
 
-def parts_of(c: Coordinator) -> tuple[Overlap, ...]:
+def overlaps_of(c: Coordinator) -> tuple[Overlap, ...]:
     """Return all pairs of an old and a new partition."""
     new = next_layout_of(c.config)
     assert new is not None
     return overlaps(layout_of(c.config), new)
 
 
-def progress(c: Coordinator, part: Overlap) -> ReshardProgress:
-    """Return how far a part is pulled, by the report of whoever leads; NotReadyError else."""
+def progress(c: Coordinator, overlap: Overlap) -> ReshardProgress:
+    """Return how far a range is pulled, by the report of whoever leads; NotReadyError else."""
     for node in c.nodes:
         try:
-            found = c.report(node, part.new)
+            found = c.report(node, overlap.new)
         except NotReadyError:
             continue
         for each in found.reshard_progress:
-            if each.source == part.old:
+            if each.source == overlap.old:
                 return each
-    raise NotReadyError(f"nobody pulls {part}")
+    raise NotReadyError(f"nobody pulls {overlap}")
 
 
 def leave_backfills_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have data nodes of this process begin parts, and backfill nothing by themselves.
+    """Have data nodes of this process begin ranges, and backfill nothing by themselves.
 
     On a busy machine they would have all rows before a job begins.
     """
@@ -253,36 +253,38 @@ def leave_backfills_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         ReshardStream,
         "next_backfill",
-        lambda part, size: own(part, size) if part.position is None else None,
+        lambda stream, size: own(stream, size) if stream.position is None else None,
     )
 
 
-def resharded(c: Coordinator, part: Overlap, since: int = 0) -> bool:
-    """Whether a part is backfilled, and has all that was committed up to a time."""
-    found = progress(c, part)
+def resharded(c: Coordinator, overlap: Overlap, since: int = 0) -> bool:
+    """Whether a range is backfilled, and has all that was committed up to a time."""
+    found = progress(c, overlap)
     return found.backfilled and found.lag_rows == 0 and found.time >= since
 
 
 def require_equal(c: Coordinator, last_times: dict[int, int]) -> int:
-    """Compare each part at both sides as of one time that both have reached; return the rows."""
+    """Compare each range at both sides as of one time that both have reached; return the rows."""
     rows = 0
-    for part in parts_of(c):
-        wanted = functools.partial(resharded, c, part, last_times.get(part.old, 0))
-        c.until(f"{part} is pulled", wanted)
-        as_of = progress(c, part).time
+    for overlap in overlaps_of(c):
+        wanted = functools.partial(resharded, c, overlap, last_times.get(overlap.old, 0))
+        c.until(f"{overlap} is pulled", wanted)
+        as_of = progress(c, overlap).time
         here, there = (
-            c.until(f"{part} can be digested", functools.partial(digest, c, side, part, as_of))
-            for side in (part.new, part.old)
+            c.until(
+                f"{overlap} can be digested", functools.partial(digest, c, side, overlap, as_of)
+            )
+            for side in (overlap.new, overlap.old)
         )
         assert (here.digests, here.rows) == (there.digests, there.rows)
         rows += sum(here.rows)
     return rows
 
 
-def digest(c: Coordinator, partition: int, part: Overlap, as_of: int) -> DigestReply:
-    """Digest a part at one of its sides."""
+def digest(c: Coordinator, partition: int, overlap: Overlap, as_of: int) -> DigestReply:
+    """Digest a range at one of its sides."""
     request = DigestRequest(
-        partition=partition, as_of=as_of, ranges=4, hashes=(part.start, part.end - 1)
+        partition=partition, as_of=as_of, ranges=4, hashes=(overlap.start, overlap.end - 1)
     )
     reply: DigestReply = c.call(c.records[partition].leader, request, DigestReply)
     return reply
@@ -367,30 +369,30 @@ def backfill_old(c: Coordinator, rows: int = 400) -> None:
             client.put(partition, dict.fromkeys(keys[at : at + 50], b"early" * 5))
 
 
-def part_to_backfill(c: Coordinator, leader: Replica) -> ReshardStream:
-    """Return the one part that a new partition pulls, once it may be backfilled."""
+def stream_to_backfill(c: Coordinator, leader: Replica) -> ReshardStream:
+    """Return the one range that a new partition pulls, once it may be backfilled."""
     c.until(
-        "it may begin", lambda: leader.reshard_streams.parts()[0].next_backfill(100) is not None
+        "it may begin", lambda: leader.reshard_streams.streams()[0].next_backfill(100) is not None
     )
-    (part,) = leader.reshard_streams.parts()
-    return part
+    (stream,) = leader.reshard_streams.streams()
+    return stream
 
 
 def begin_by_hand(c: Coordinator, leader: Replica) -> ReshardStream:
-    """Begin the one part that a new partition pulls."""
-    part = part_to_backfill(c, leader)
-    begin = part.next_backfill(1_000)
+    """Begin the one range that a new partition pulls."""
+    stream = stream_to_backfill(c, leader)
+    begin = stream.next_backfill(1_000)
     assert isinstance(begin, BeginReshard)
-    part.begun(c.node(0).reshard_source.begin(begin))
-    return part
+    stream.begun(c.node(0).reshard_source.begin(begin))
+    return stream
 
 
-def backfill_by_hand(c: Coordinator, part: ReshardStream, node: int = 0) -> None:
-    """Begin a part, and backfill it from a node."""
+def backfill_by_hand(c: Coordinator, stream: ReshardStream, node: int = 0) -> None:
+    """Begin a range, and backfill it from a node."""
     source = c.node(node).reshard_source
-    while not part.backfilled:
-        request = c.until("it may be asked", functools.partial(part.next_backfill, 1_000))
+    while not stream.backfilled:
+        request = c.until("it may be asked", functools.partial(stream.next_backfill, 1_000))
         if isinstance(request, BeginReshard):
-            part.begun(source.begin(request))
+            stream.begun(source.begin(request))
         else:
-            part.backfilled_with(request, source.backfill(request))
+            stream.backfilled_with(request, source.backfill(request))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from replica_cluster import Coordinator, cluster
-from resharding_kit import begin_to_seal, create_old, parts_of, progress, reshard, zone
+from resharding_kit import begin_to_seal, create_old, overlaps_of, progress, reshard, zone
 
 from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
 from rezone.datanode.node.change_source import ChangeSource
@@ -28,7 +28,7 @@ from rezone.wire.errors import (
     UnknownPartitionError,
 )
 from rezone.wire.layouts import layout_of
-from rezone.wire.messages import FollowChanges, FollowedPart, SealState
+from rezone.wire.messages import AskedRange, FollowChanges, SealState
 
 KEYS = [b"key-%d" % n for n in range(24)]
 WAIT_SECONDS = 40.0
@@ -135,7 +135,7 @@ def follow(c: Coordinator, feed: ChangeFeed, came: Changes, count: int) -> None:
 def go_over(c: Coordinator, counted: Counting, feed: ChangeFeed, came: Changes) -> str:
     """Re-shard the zone while it is followed; return a token from before the first seal."""
     old, new = layout_of(c.config), reshard(c, 3)
-    c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
+    c.until_each("backfilled", overlaps_of(c), lambda overlap: progress(c, overlap).backfilled)
     follow(c, feed, came, counted.count)
     token = feed.token
     assert token is not None
@@ -260,8 +260,8 @@ def test_followers_at_a_node_are_bounded() -> None:
     def find(number: int) -> Any:
         raise UnknownPartitionError(f"no partition {number}")
 
-    request = FollowChanges(parts=(FollowedPart(partition=7, first_hash=0, last_hash=1, time=1),))
-    (answer,) = ChangeSource(find, SystemClock(), threading.Event(), 1).follow(request).parts
+    request = FollowChanges(ranges=(AskedRange(partition=7, first_hash=0, last_hash=1, time=1),))
+    (answer,) = ChangeSource(find, SystemClock(), threading.Event(), 1).follow(request).ranges
     assert answer.error is not None
     assert answer.error.code == UnknownPartitionError.code
     with pytest.raises(OverloadedError):

@@ -16,7 +16,7 @@ from resharding_kit import (
     backfill_old,
     create_old,
     leave_backfills_to_a_job,
-    parts_of,
+    overlaps_of,
     progress,
     require_equal,
     reshard,
@@ -29,8 +29,8 @@ from test_reshard_streams import kill
 from rezone.datanode.resharding import ingesting, reshard_streams
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.transfer import backfill
-from rezone.transfer.backfill import PartBackfill, PartReceipt
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.transfer.backfill import RangeBackfill, RangeReceipt
+from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import (
     ConflictError,
     InvalidRowError,
@@ -64,21 +64,23 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Job:
-    """The tasks of a job, one thread for each part, as executors of Spark have them."""
+    """The tasks of a job, one thread for each range, as executors of Spark have them."""
 
-    def __init__(self, c: Coordinator, *parts: Overlap) -> None:
+    def __init__(self, c: Coordinator, *ranges: Overlap) -> None:
         self._c = c
-        self.receipts: list[PartReceipt] = []
+        self.receipts: list[RangeReceipt] = []
         self.errors: list[RezoneError] = []
         self._threads = [
-            threading.Thread(target=self._run, args=(part,), daemon=True)
-            for part in parts or parts_of(c)
+            threading.Thread(target=self._run, args=(overlap,), daemon=True)
+            for overlap in ranges or overlaps_of(c)
         ]
         for thread in self._threads:
             thread.start()
 
-    def _run(self, part: Overlap) -> None:
-        task = PartBackfill(BackfillPart(part.new, part.old), self._c.peers, patience_seconds=120.0)
+    def _run(self, overlap: Overlap) -> None:
+        task = RangeBackfill(
+            BackfillRange(overlap.new, overlap.old), self._c.peers, patience_seconds=120.0
+        )
         try:
             self.receipts.append(task.run())
         except RezoneError as error:
@@ -108,16 +110,16 @@ def test_a_job_brings_what_old_partitions_have_while_these_are_written(
             reshard(c, after)
             c.watch()
             brought = Job(c).join()
-            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+            c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
         assert brought > 100 * before
         require_equal_everywhere(c, writer.last_times, writer.count + 400 * before)
 
 
 def require_equal_everywhere(c: Coordinator, last_times: dict[int, int], rows: int) -> None:
-    """Compare all parts with their sources, each replica of the new partitions leading once."""
+    """Compare all ranges with their sources, each replica of the new partitions leading once."""
     for _ in c.nodes:
         assert require_equal(c, last_times) == rows
-        for target in {part.new for part in parts_of(c)}:
+        for target in {overlap.new for overlap in overlaps_of(c)}:
             c.move(target, (c.records[target].leader + 1) % len(c.nodes))
 
 
@@ -136,18 +138,18 @@ def test_nodes_that_are_killed_lose_nothing_that_a_job_brings(
         with writing(c) as writer:
             reshard(c, 2)
             c.watch()
-            part = parts_of(c)[0]
-            target, source = c.records[part.new].leader, c.records[part.old].leader
+            overlap = overlaps_of(c)[0]
+            target, source = c.records[overlap.new].leader, c.records[overlap.old].leader
             third = 3 - target - source
             node = {"target": target, "source": source, "follower": third}[victim]
             job = Job(c)
-            c.until("the backfill has begun", lambda: progress(c, part).rows > 300)
-            assert not progress(c, part).backfilled
+            c.until("the backfill has begun", lambda: progress(c, overlap).rows > 300)
+            assert not progress(c, overlap).backfilled
             kill(c, node)
             c.nodes[node].start()
             c.wait_up(node)
             job.join()
-            c.until_each("backfilled", parts_of(c), lambda each: resharded(c, each))
+            c.until_each("backfilled", overlaps_of(c), lambda each: resharded(c, each))
         require_equal_everywhere(c, writer.last_times, writer.count + 3_000)
 
 
@@ -164,12 +166,12 @@ def test_leaders_of_both_sides_change_and_the_job_goes_on(
             new = reshard(c, 2)
             c.watch()
             job = Job(c)
-            first = parts_of(c)[0]
+            first = overlaps_of(c)[0]
             c.until("a backfill has begun", lambda: progress(c, first).rows > 100)
             c.move(new.ids[0], 0)
             c.move(0, 1)
             assert job.join() > 1_000
-            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+            c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
         require_equal_everywhere(c, writer.last_times, writer.count + 2_000)
 
 
@@ -180,12 +182,12 @@ def test_a_leader_goes_on_by_itself_when_the_job_is_gone(
     """A re-sharding would wait for ever for a job that has died."""
     monkeypatch.setattr(reshard_streams, "CLAIM_SECONDS", 0.5)
     with claimed(tmp_path, SMALL) as (c, claim):
-        (part,) = parts_of(c)
-        rows = progress(c, part).rows
+        (overlap,) = overlaps_of(c)
+        rows = progress(c, overlap).rows
         assert not claim.backfilled
-        c.until("it is backfilled", lambda: resharded(c, part))
-        assert progress(c, part).rows > rows
-        again = c.call(c.records[part.new].leader, asked(part), BackfillClaim)
+        c.until("it is backfilled", lambda: resharded(c, overlap))
+        assert progress(c, overlap).rows > rows
+        again = c.call(c.records[overlap.new].leader, asked(overlap), BackfillClaim)
         assert again.backfilled
 
 
@@ -193,22 +195,22 @@ def test_a_leader_goes_on_by_itself_when_the_job_is_gone(
 def test_a_follower_that_the_rows_did_not_reach_needs_a_copy(tmp_path: Path) -> None:
     """It would stay in sync without rows that no log has, and lose them when it leads."""
     with claimed(tmp_path) as (c, claim):
-        (part,) = parts_of(c)
+        (overlap,) = overlaps_of(c)
         request = next_rows(c, claim)
-        leader = c.records[part.new].leader
+        leader = c.records[overlap.new].leader
         c.call(leader, request)
         c.call(leader, counting(request))
         follower = 1 - leader
-        c.until("it needs a copy", lambda: c.report(follower, part.new).needs_snapshot)
+        c.until("it needs a copy", lambda: c.report(follower, overlap.new).needs_snapshot)
 
 
-def asked(part: Overlap) -> ClaimBackfill:
-    """Return the request for what is next of a part."""
-    return ClaimBackfill(target=part.new, source=part.old)
+def asked(overlap: Overlap) -> ClaimBackfill:
+    """Return the request for what is next of a range."""
+    return ClaimBackfill(target=overlap.new, source=overlap.old)
 
 
 class _Claimed:
-    """A zone of two nodes whose one part is claimed by nobody that goes on."""
+    """A zone of two nodes whose one range is claimed by nobody that goes on."""
 
     def __init__(self, path: Path, settings: object) -> None:
         self._cluster = cluster(path, 2, config=zone(1), settings=settings)  # type: ignore[arg-type]
@@ -219,12 +221,12 @@ class _Claimed:
         backfill_old(c, 300)
         reshard(c, 1)
         c.watch()
-        (part,) = parts_of(c)
+        (overlap,) = overlaps_of(c)
 
         def claim() -> BackfillClaim | None:
             try:
                 found: BackfillClaim = c.call(
-                    c.records[part.new].leader, asked(part), BackfillClaim
+                    c.records[overlap.new].leader, asked(overlap), BackfillClaim
                 )
             except NotReadyError:
                 return None
@@ -237,19 +239,19 @@ class _Claimed:
 
 
 def claimed(path: Path, settings: object = SLOW) -> _Claimed:
-    """Return a zone that is re-sharded, and what is next of its one part."""
+    """Return a zone that is re-sharded, and what is next of its one range."""
     return _Claimed(path, settings)
 
 
 def next_rows(c: Coordinator, claim: BackfillClaim) -> IngestVersions:
     """Return the next rows as every replica is sent them."""
     request = ReshardBackfill(
-        part=claim.part, after=claim.after, bytes_max=3_000, applied=claim.applied
+        hash_range=claim.hash_range, after=claim.after, bytes_max=3_000, applied=claim.applied
     )
-    came = c.call(c.records[claim.part.source].leader, request, BackfillVersions)
+    came = c.call(c.records[claim.hash_range.source].leader, request, BackfillVersions)
     return IngestVersions(
-        target=claim.part.target,
-        source=claim.part.source,
+        target=claim.hash_range.target,
+        source=claim.hash_range.source,
         begun=claim.begun,
         leader_epoch=claim.leader_epoch,
         after=claim.after,
@@ -322,9 +324,9 @@ def test_what_is_no_part_of_a_reshard_is_refused(tmp_path: Path) -> None:
         for node in (0, 1):
             c.until("it has applied", functools.partial(c.call, node, good))
             c.call(node, good)
-        rows = progress(c, parts_of(c)[0]).rows
+        rows = progress(c, overlaps_of(c)[0]).rows
         c.call(leader, counting(good))
         c.call(leader, counting(good))
-        assert progress(c, parts_of(c)[0]).rows == rows
+        assert progress(c, overlaps_of(c)[0]).rows == rows
         assert isinstance(c.nodes[leader], LocalNode)
         c.until("in sync", lambda: not c.report(1 - leader, good.target).needs_snapshot)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from replica_cluster import Client, Coordinator, cluster, keys_in
-from resharding_kit import SMALL, parts_of, progress, reshard, resharded, seal, zone
+from resharding_kit import SMALL, overlaps_of, progress, reshard, resharded, seal, zone
 
 from rezone.client import ClientSettings, TableClient
 from rezone.datanode.writing.write import ENTRY_OVERHEAD_BYTES
@@ -304,11 +304,11 @@ def test_new_partitions_fence_whom_their_sources_have_fenced(
         new = {one: Client(c, one) for one in ids}
         assert {new[one].open(home[one]) for one in ids[:3]} == {2}
         layout = reshard(c, after)
-        c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
+        c.until_each("pulled", overlaps_of(c), lambda overlap: resharded(c, overlap))
         assert {new[one].open(home[one]) for one in ids[3:]} == {2}
         for partition in range(before):
             seal(c, partition)
-        c.until_each("taken over", parts_of(c), lambda part: progress(c, part).sealed)
+        c.until_each("taken over", overlaps_of(c), lambda overlap: progress(c, overlap).sealed)
         for one in ids:
             target = layout.partition_of(home_hash(one))
             key = keys_in(layout.ids.index(target), after, 1)[0]
@@ -327,11 +327,11 @@ def test_a_write_that_raises_an_epoch_fences_at_ranges_it_has_no_rows_in(tmp_pat
         c.create(0, (0, 1))
         low, high = (keys_in(half, 2, 1)[0] for half in range(2))
         layout = reshard(c, 2)
-        c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
+        c.until_each("pulled", overlaps_of(c), lambda overlap: resharded(c, overlap))
         producer_id = str(uuid.uuid4())
         Client(c, producer_id, 7).put(0, {low: b"1"})
         seal(c, 0)
-        c.until_each("taken over", parts_of(c), lambda part: progress(c, part).sealed)
+        c.until_each("taken over", overlaps_of(c), lambda overlap: progress(c, overlap).sealed)
         for target, key in zip(layout.ids, (low, high), strict=True):
             with pytest.raises(ProducerFencedError):
                 Client(c, producer_id, 6).send(target, 1, {key: b"late"})

@@ -1,4 +1,4 @@
-"""A job reserves the parts that it has not come to."""
+"""A job reserves the ranges that it has not come to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from resharding_kit import (
     backfill_old,
     begin_by_hand,
     create_old,
-    part_to_backfill,
-    parts_of,
+    overlaps_of,
     reshard,
+    stream_to_backfill,
     zone,
 )
 
@@ -24,7 +24,7 @@ from rezone.datanode.resharding import ingesting, reshard_streams
 from rezone.datanode.resharding.reshard_streams import ReshardStream
 from rezone.transfer import reserving
 from rezone.transfer.reserving import Reservations
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import LimitExceededError, NotReadyError
 from rezone.wire.messages import (
     BackfillClaim,
@@ -39,10 +39,10 @@ BY_HAND = msgspec.structs.replace(SMALL, reshard_threads=0)
 
 
 def reserve(c: Coordinator) -> None:
-    """Reserve all parts at all nodes, as a driver does."""
-    parts = tuple((part.new, part.old) for part in parts_of(c))
+    """Reserve all ranges at all nodes, as a driver does."""
+    ranges = tuple((overlap.new, overlap.old) for overlap in overlaps_of(c))
     for node in c.nodes:
-        c.call(node, ReserveBackfills(parts), BackfillsReserved)
+        c.call(node, ReserveBackfills(ranges), BackfillsReserved)
 
 
 @pytest.mark.proves("SP-01")
@@ -59,34 +59,34 @@ def test_a_part_that_is_reserved_waits_for_its_task(
         backfill_old(c, 50)
         reshard(c, 1)
         c.watch()
-        (overlap,) = parts_of(c)
+        (overlap,) = overlaps_of(c)
         leader = c.replica(c.records[overlap.new].leader, overlap.new)
-        part = part_to_backfill(c, leader)
+        stream = stream_to_backfill(c, leader)
         reserve(c)
-        assert isinstance(part.next_backfill(1_000), BeginReshard), "a job needs a stream"
+        assert isinstance(stream.next_backfill(1_000), BeginReshard), "a job needs a stream"
         begin_by_hand(c, leader)
         monkeypatch.setattr(reshard_streams, "CLAIM_SECONDS", 0.0)
         reserve(c)
-        c.until("the driver is gone", lambda: asks_for_rows(part))
+        c.until("the driver is gone", lambda: asks_for_rows(stream))
         monkeypatch.setattr(reshard_streams, "CLAIM_SECONDS", 600.0)
         reserve(c)
-        assert part.next_backfill(1_000) is None
+        assert stream.next_backfill(1_000) is None
         monkeypatch.setattr(reshard_streams, "CLAIM_SECONDS", 0.0)
         reserve(c)
         claim = ClaimBackfill(target=overlap.new, source=overlap.old)
         c.until("it is claimed", lambda: claimed(c, claim))
         monkeypatch.setattr(reshard_streams, "CLAIM_SECONDS", 600.0)
         reserve(c)
-        assert asks_for_rows(part), "its task is gone"
+        assert asks_for_rows(stream), "its task is gone"
 
 
-def asks_for_rows(part: ReshardStream) -> bool:
+def asks_for_rows(stream: ReshardStream) -> bool:
     """Whether the leader backfills by itself."""
-    return isinstance(part.next_backfill(1_000), ReshardBackfill)
+    return isinstance(stream.next_backfill(1_000), ReshardBackfill)
 
 
 def claimed(c: Coordinator, claim: ClaimBackfill) -> bool:
-    """Claim a part at its leader; whether that can be."""
+    """Claim a range at its leader; whether that can be."""
     try:
         c.call(c.records[claim.target].leader, claim, BackfillClaim)
     except NotReadyError:
@@ -101,7 +101,7 @@ def test_more_parts_than_there_can_be_are_refused(tmp_path: Path) -> None:
         create_old(c)
         c.call(0, ReserveBackfills(((99, 0), (0, 99))), BackfillsReserved)
         with pytest.raises(LimitExceededError):
-            c.call(0, ReserveBackfills(((0, 0),) * (ingesting.RESERVED_PARTS_MAX + 1)))
+            c.call(0, ReserveBackfills(((0, 0),) * (ingesting.RESERVED_RANGES_MAX + 1)))
 
 
 class Nodes:
@@ -118,8 +118,8 @@ class Nodes:
         return self
 
     def call(self, request: ReserveBackfills, *_: object, **__: object) -> BackfillsReserved:
-        """Note how many parts are reserved."""
-        self.asked.append(len(request.parts))
+        """Note how many ranges are reserved."""
+        self.asked.append(len(request.ranges))
         return BackfillsReserved(self.ingested)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ def test_a_driver_whose_tasks_bring_nothing_reserves_nothing() -> None:
     now, nodes = 0.0, Nodes()
     connect: Callable[[str], object] = nodes.connect
     reservations = Reservations(
-        [BackfillPart(9, 0), BackfillPart(9, 1)],
+        [BackfillRange(9, 0), BackfillRange(9, 1)],
         {0: "here", 1: "away"},
         connect=connect,  # type: ignore[arg-type]
         clock=lambda: now,
@@ -153,6 +153,6 @@ def test_a_driver_reserves_until_its_work_is_over(monkeypatch: pytest.MonkeyPatc
     """What is left would wait for a job that has ended."""
     came = threading.Event()
     monkeypatch.setattr(Reservations, "renew", lambda _: came.set())
-    with Reservations([BackfillPart(9, 0)], {0: "here"}):
+    with Reservations([BackfillRange(9, 0)], {0: "here"}):
         assert came.wait(20)
     assert "reserve" not in [thread.name for thread in threading.enumerate()]

@@ -10,7 +10,7 @@ from resharding_kit import (
     SMALL,
     backfill_old,
     create_old,
-    parts_of,
+    overlaps_of,
     progress,
     require_equal,
     reshard,
@@ -36,16 +36,16 @@ def test_a_target_that_begins_again_is_backfilled_again(tmp_path: Path) -> None:
         backfill_old(c)
         with writing(c) as writer:
             new = reshard(c, 2)
-            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+            c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
             target, before = new.ids[0], c.records[new.ids[0]]
-            rows = progress(c, parts_of(c)[0]).rows
+            rows = progress(c, overlaps_of(c)[0]).rows
             again = routes.begin_again(before, before.replicas, before.coordinator_epoch)
             assert isinstance(again, LeaderAndIsr)
             c.records[target] = again
             c.send(target, again)
             c.until("all begin", lambda: all(begins(c, node, target, again) for node in c.nodes))
-            assert not progress(c, parts_of(c)[0]).backfilled
+            assert not progress(c, overlaps_of(c)[0]).backfilled
             c.change(target, isr=before.isr)  # the second epoch: it takes entries again
-            c.until_each("backfilled again", parts_of(c), lambda part: resharded(c, part))
-            assert progress(c, parts_of(c)[0]).rows >= rows
+            c.until_each("backfilled again", overlaps_of(c), lambda overlap: resharded(c, overlap))
+            assert progress(c, overlaps_of(c)[0]).rows >= rows
         assert require_equal(c, writer.last_times) == writer.count + 400

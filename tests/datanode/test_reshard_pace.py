@@ -13,11 +13,11 @@ from resharding_kit import (
     backfill_old,
     begin_by_hand,
     create_old,
-    part_to_backfill,
-    parts_of,
+    overlaps_of,
     reshard,
     resharded,
     seal,
+    stream_to_backfill,
     zone,
 )
 
@@ -51,8 +51,8 @@ def test_a_backfill_rests_at_its_source_and_its_target_and_ends_while_clients_go
         backfill_old(c, 8_000)
         serve(c)
         (target,) = reshard(c, 1).ids
-        (part,) = parts_of(c)
-        c.until("pulled", lambda: resharded(c, part))
+        (overlap,) = overlaps_of(c)
+        c.until("pulled", lambda: resharded(c, overlap))
         for node in c.nodes:
             assert c.node(node).foreground.rested_seconds > 0
             assert c.node(node).foreground.under_way == 1
@@ -74,21 +74,21 @@ def test_what_followers_of_a_backfill_do_is_rested_for_by_its_leader(tmp_path: P
         backfill_old(c, 200)
         (target,) = reshard(c, 1).ids
         leader, clients = c.replica(1, target), c.node(0).foreground
-        part = begin_by_hand(c, leader)
-        request = c.until("it may be asked", lambda: part.next_backfill(1_000))
+        hash_range = begin_by_hand(c, leader)
+        request = c.until("it may be asked", lambda: hash_range.next_backfill(1_000))
         backfilled = c.node(0).reshard_source.backfill(request)
         serve(c)
         clients.owe(1_000.0)
         owed_until = leader.clock.monotonic() + clients.owed_seconds / 2
-        part.backfilled_with(request, backfilled)
+        hash_range.backfilled_with(request, backfilled)
         c.until("told", lambda: leader.backfill_after > owed_until)
         leader.backfill_after = float("inf")
-        assert part.next_backfill(1_000) is None
+        assert hash_range.next_backfill(1_000) is None
         leader.backfill_after = float("-inf")
-        c.until("it goes on", lambda: part.next_backfill(1_000) is not None)
+        c.until("it goes on", lambda: hash_range.next_backfill(1_000) is not None)
         for node in c.nodes:
             c.node(node).foreground.end()
-        backfill_by_hand(c, part)
+        backfill_by_hand(c, hash_range)
 
 
 def test_work_of_replicas_counts_as_that_of_copies_while_they_are_backfilled(
@@ -103,7 +103,7 @@ def test_work_of_replicas_counts_as_that_of_copies_while_they_are_backfilled(
         for node, worked in owed.items():
             monkeypatch.setattr(c.node(node).foreground, "owe", worked.append)
         leader = c.replica(1, target)
-        backfill_by_hand(c, part_to_backfill(c, leader))
+        backfill_by_hand(c, stream_to_backfill(c, leader))
         c.until_each("owed", c.nodes, lambda node: sum(owed[node]) > 0)
         c.until("applied", lambda: leader.store.applied == leader.store.log_end)
         before = len(owed[1])
@@ -120,50 +120,52 @@ def test_following_a_log_is_not_rested_for_by_the_backfill_beside_it(tmp_path: P
         backfill_old(c, 100)
         (target,) = reshard(c, 1).ids
         leader, source = c.replica(0, target), c.node(0).reshard_source
-        part = begin_by_hand(c, leader)
+        hash_range = begin_by_hand(c, leader)
         work = BackfillWork(leader.store)
         assert work.share() == 1.0, "the entry that begins a backfill"
-        request = c.until("it may be asked", lambda: part.next_backfill(1_000))
+        request = c.until("it may be asked", lambda: hash_range.next_backfill(1_000))
         reply = source.backfill(request)
-        part.backfilled_with(request, reply)
+        hash_range.backfilled_with(request, reply)
         assert work.share() == 1.0
         backfill_old(c, 50)
-        c.until("followed", lambda: follow(c, leader, part))
+        c.until("followed", lambda: follow(c, leader, hash_range))
         assert work.share() == 0.0
         assert work.share() == 0.0, "nothing came since"
-        backfill_by_hand(c, part)
+        backfill_by_hand(c, hash_range)
         assert work.share() == 1.0
 
 
-def follow(c: Coordinator, leader: Replica, part: ReshardStream) -> bool:
+def follow(c: Coordinator, leader: Replica, stream: ReshardStream) -> bool:
     """Take what the source's log has by now; whether anything came."""
     before = leader.store.log_end
-    at = part.next_catch_up()
+    at = stream.next_catch_up()
     if at is not None:
-        request = ReshardCatchUp(parts=(at,), bytes_max=100_000, timeout_ms=0, linger_ms=0)
+        request = ReshardCatchUp(ranges=(at,), bytes_max=100_000, timeout_ms=0, linger_ms=0)
         (catch_up,) = c.node(0).reshard_source.catch_up(request).catch_ups
-        part.caught_up(at, catch_up)
+        stream.caught_up(at, catch_up)
     return leader.store.log_end > before
 
 
 def test_how_far_reshards_are_is_told_in_metrics(tmp_path: Path) -> None:
-    """Nobody could see that a re-sharding gets on, or be alerted that a part is broken."""
+    """Nobody could see that a re-sharding gets on, or be alerted that a range is broken."""
     with cluster(tmp_path, 1, config=zone(1), settings=_IDLE) as c:
         create_old(c)
         backfill_old(c, 100)
         targets = reshard(c, 2).ids
-        c.until_each("open", targets, lambda p: c.replica(0, p).reshard_streams.parts())
-        parts = [c.replica(0, p).reshard_streams.parts()[0] for p in targets]
-        c.until_each("may begin", parts, lambda part: part.next_backfill(100) is not None)
+        c.until_each("open", targets, lambda p: c.replica(0, p).reshard_streams.streams())
+        ranges = [c.replica(0, p).reshard_streams.streams()[0] for p in targets]
+        c.until_each(
+            "may begin", ranges, lambda hash_range: hash_range.next_backfill(100) is not None
+        )
         assert metrics_of(c)["Backfilling"] == 2
-        backfill_by_hand(c, parts[0])
+        backfill_by_hand(c, ranges[0])
         c.node(0).reshard_pulls.fetched_bytes += 7
         found = metrics_of(c)
         assert (found["Backfilling"], found["Following"]) == (1, 1)
         assert 0 < found["rezone_data_node_reshard_backfilled_rows"] < 100
         assert found["rezone_data_node_reshard_fetched_bytes_total"] == 7
-        parts[1].failed(parts[1].catch_up, ConflictError("another history"))
-        parts[0]._core.lag_rows = 5
+        ranges[1].failed(ranges[1].catch_up, ConflictError("another history"))
+        ranges[0]._core.lag_rows = 5
         found = metrics_of(c)
         assert (found["Broken"], found["rezone_data_node_reshard_lag_rows"]) == (1, 5)
         assert found["rezone_data_node_sealed_partitions"] == 0

@@ -21,14 +21,14 @@ from resharding_kit import (
     create_old,
     digest,
     in_background,
-    part_to_backfill,
-    parts_of,
+    overlaps_of,
     progress,
     require_equal,
     reshard,
     resharded,
     scan,
     seal,
+    stream_to_backfill,
     writing,
     zone,
 )
@@ -74,12 +74,12 @@ def test_new_partitions_have_what_old_ones_have_while_these_are_written(
         with writing(c) as writer:
             c.until("writes", lambda: writer.written > 20)
             reshard(c, after)
-            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+            c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
             written = writer.written
             c.until("more writes", lambda: writer.written > written + 20)
         assert require_equal(c, writer.last_times) == writer.count + 400 * before
-        for part in parts_of(c):
-            found = progress(c, part)
+        for overlap in overlaps_of(c):
+            found = progress(c, overlap)
             assert found.rows > 0
             assert not found.broken
             assert not found.error
@@ -93,13 +93,13 @@ def test_leaders_of_both_sides_change_and_nothing_begins_again(tmp_path: Path) -
         backfill_old(c, 2_000)
         with writing(c) as writer:
             new = reshard(c, 2)
-            first = parts_of(c)[0]
+            first = overlaps_of(c)[0]
             c.until("a backfill has begun", lambda: progress(c, first).rows > 0)
             c.move(new.ids[0], 0)
             begun = progress(c, first).rows
             assert begun > 0, "the backfill was begun again"
             c.move(0, 1)
-            c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+            c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
             c.move(0, 2)
             c.move(new.ids[0], 2)
         assert require_equal(c, writer.last_times) == writer.count + 2_000
@@ -121,13 +121,13 @@ def test_nodes_that_are_killed_lose_nothing_of_a_reshard(
         backfill_old(c, 3_000)
         with writing(c) as writer:
             reshard(c, 2)
-            part = parts_of(c)[0]
-            target, source = c.records[part.new].leader, c.records[part.old].leader
+            overlap = overlaps_of(c)[0]
+            target, source = c.records[overlap.new].leader, c.records[overlap.old].leader
             assert target != source
-            c.until("the backfill has begun", lambda: progress(c, part).rows > 0)
-            assert not progress(c, part).backfilled
+            c.until("the backfill has begun", lambda: progress(c, overlap).rows > 0)
+            assert not progress(c, overlap).backfilled
             kill_all(c, writer, [target, source])
-            c.until_each("backfilled", parts_of(c), lambda each: resharded(c, each))
+            c.until_each("backfilled", overlaps_of(c), lambda each: resharded(c, each))
             kill_all(c, writer, [target, source])
         c.watch()
         assert require_equal(c, writer.last_times) == writer.count + 3_000
@@ -158,21 +158,21 @@ def test_a_failed_target_is_replaced_and_goes_on_from_its_log(tmp_path: Path) ->
         backfill_old(c)
         with writing(c) as writer:
             reshard(c, 1)
-            (part,) = parts_of(c)
-            c.until("pulled", lambda: resharded(c, part))
-            target, source = c.records[part.new].leader, c.records[part.old].leader
+            (overlap,) = overlaps_of(c)
+            c.until("pulled", lambda: resharded(c, overlap))
+            target, source = c.records[overlap.new].leader, c.records[overlap.old].leader
             other = 3 - target - source
             kill(c, target)
-            record = c.records[part.new]
+            record = c.records[overlap.new]
             c.change(
-                part.new,
+                overlap.new,
                 leader=other,
                 leader_epoch=record.leader_epoch + 1,
                 isr=(other, source),
                 replicas=record.replicas,
             )
             c.watch()
-            c.until("the next leader pulls", lambda: resharded(c, part))
+            c.until("the next leader pulls", lambda: resharded(c, overlap))
             c.nodes[target].start()
         assert require_equal(c, writer.last_times) == writer.count + 400
 
@@ -186,44 +186,44 @@ def test_what_comes_late_counts_nothing(tmp_path: Path) -> None:
         backfill_old(c, 100)
         (target,) = reshard(c, 1).ids
         leader, source = c.replica(1, target), c.node(0).reshard_source
-        part = part_to_backfill(c, leader)
-        begin = part.next_backfill(1_000)
+        stream = stream_to_backfill(c, leader)
+        begin = stream.next_backfill(1_000)
         assert isinstance(begin, BeginReshard)
         begun = source.begin(begin)
-        part.begun(begun)
+        stream.begun(begun)
         end = leader.store.log_end
-        part.begun(begun)
+        stream.begun(begun)
         assert leader.store.log_end == end, "begun twice"
         c.until("it is committed", lambda: leader.positions.committed == end)
-        backfill = part.next_backfill(1_000)
+        backfill = stream.next_backfill(1_000)
         assert isinstance(backfill, ReshardBackfill)
         backfilled = source.backfill(backfill)
-        part.backfilled_with(backfill, backfilled)
-        rows = progress(c, part.overlap).rows
-        part.backfilled_with(backfill, backfilled)
-        assert progress(c, part.overlap).rows == rows > 0, "backfilled twice"
+        stream.backfilled_with(backfill, backfilled)
+        rows = progress(c, stream.overlap).rows
+        stream.backfilled_with(backfill, backfilled)
+        assert progress(c, stream.overlap).rows == rows > 0, "backfilled twice"
         Client(c).put(0, {b"late": b"1"})
-        c.until("it may ask", lambda: part.next_catch_up() is not None)
-        asked = part.next_catch_up()
+        c.until("it may ask", lambda: stream.next_catch_up() is not None)
+        asked = stream.next_catch_up()
         assert asked is not None
-        (catch_up,) = source.catch_up(ReshardCatchUp(parts=(asked,))).catch_ups
+        (catch_up,) = source.catch_up(ReshardCatchUp(ranges=(asked,))).catch_ups
         assert len(catch_up.entries) == 1
         c.move(target, 0)
         c.move(target, 1)
         end = leader.store.log_end
-        part.caught_up(asked, catch_up)
+        stream.caught_up(asked, catch_up)
         assert leader.store.log_end == end, "appended in another leadership"
-        assert leader.reshard_streams.parts()[0] is not part
+        assert leader.reshard_streams.streams()[0] is not stream
 
 
 @pytest.mark.proves("B-04", "B-08")
 def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path) -> None:
-    """A part that lacks rows when its leader is lost would have been verified."""
+    """A range that lacks rows when its leader is lost would have been verified."""
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
         (target,) = reshard(c, 1).ids
-        (part,) = parts_of(c)
-        c.until("pulled", lambda: resharded(c, part))
+        (overlap,) = overlaps_of(c)
+        c.until("pulled", lambda: resharded(c, overlap))
         leader, heard = c.replica(0, target), c.replica(0).reshard_targets
         c.until("applied", lambda: leader.store.applied == leader.store.log_end)
         disk = HeldDisk(leader)
@@ -232,7 +232,7 @@ def test_a_time_counts_as_reached_when_what_is_older_is_committed(tmp_path: Path
             c.until("it has come", lambda: heard.catching_up(99).get(target) == 1)
             told = heard._heard[target].at
             c.until("the source has told later times", lambda: heard._heard[target].at > told)
-            assert progress(c, part).time < written
+            assert progress(c, overlap).time < written
         finally:
             disk.let_go()
         assert require_equal(c, {0: written}) == 1
@@ -246,10 +246,10 @@ def test_a_digest_waits_for_versions_that_are_older_than_what_is_applied(tmp_pat
         create_old(c)
         (target,) = reshard(c, 1).ids
         leader = c.replica(0, target)
-        first, second = leader.reshard_streams.parts()
+        first, second = leader.reshard_streams.streams()
         c.until("it may begin", lambda: first.next_backfill(100) is not None)
-        for part in (first, second):
-            backfill_by_hand(c, part)
+        for hash_range in (first, second):
+            backfill_by_hand(c, hash_range)
         times = [Client(c).put(p, {keys_in(p, 2, 1)[0]: b"1"}).commit_time for p in (0, 1)]
         assert times[0] < times[1]
         follow_by_hand(c, second)
@@ -275,16 +275,16 @@ def test_a_backfill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_pa
         next_leader = c.replica(1)
         with applying_nothing(next_leader):
             backfill_old(c, 100)
-            part = begin_by_hand(c, c.replica(1, target))
+            hash_range = begin_by_hand(c, c.replica(1, target))
             c.until("it has heard of all", lambda: next_leader.positions.committed == 100)
             c.change(0, leader=1, leader_epoch=2)
-            request = c.until("it may be backfilled", lambda: part.next_backfill(100_000))
+            request = c.until("it may be backfilled", lambda: hash_range.next_backfill(100_000))
             with pytest.raises(NotReadyError, match="has not applied its log up to 100"):
                 c.node(1).reshard_source.backfill(request)
         c.until("it has applied", lambda: next_leader.store.applied == 100)
-        backfill_by_hand(c, part, node=1)
+        backfill_by_hand(c, hash_range, node=1)
         as_of = next_leader.store.applied_time
-        there, here = (digest(c, side, part.overlap, as_of) for side in (0, target))
+        there, here = (digest(c, side, hash_range.overlap, as_of) for side in (0, target))
         assert (here.digests, sum(here.rows)) == (there.digests, 100)
 
 
@@ -298,12 +298,14 @@ def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
         create_old(c)
         backfill_old(c, 50)
         (target,) = reshard(c, 1).ids
-        (part,) = parts_of(c)
+        (overlap,) = overlaps_of(c)
         # Of a leader that knows no time yet nothing can be read.
-        c.until("pulled", lambda: resharded(c, part, since=1))
+        c.until("pulled", lambda: resharded(c, overlap, since=1))
         leader = c.records[target].leader
         request = DigestRequest(
-            partition=target, as_of=progress(c, part).time, hashes=(part.start, part.end - 1)
+            partition=target,
+            as_of=progress(c, overlap).time,
+            hashes=(overlap.start, overlap.end - 1),
         )
         assert sum(c.call(leader, request, DigestReply).rows) == 50
         with pytest.raises(NotLeaderError):
@@ -319,30 +321,30 @@ def test_a_source_s_log_is_kept_from_where_a_reshard_is_committed(tmp_path: Path
         backfill_old(c, 50)
         (target,) = reshard(c, 1).ids
         leader = c.replica(0, target)
-        part = begin_by_hand(c, leader)
+        hash_range = begin_by_hand(c, leader)
         Client(c).put(0, {b"a": b"1"})
-        follow_by_hand(c, part)
+        follow_by_hand(c, hash_range)
         c.until("it is applied", lambda: leader.store.applied == leader.store.log_end)
         disk = HeldDisk(leader)
         try:
             Client(c).put(0, {b"b": b"2"})
-            follow_by_hand(c, part)
-            asked = part.next_catch_up()
+            follow_by_hand(c, hash_range)
+            asked = hash_range.next_catch_up()
             assert asked is not None
-            assert (asked.part.keep_from, asked.offset) == (51, 52)
+            assert (asked.hash_range.keep_from, asked.offset) == (51, 52)
         finally:
             disk.let_go()
 
 
 def one_to_backfill(c: Coordinator) -> tuple[int, ReshardStream, ReshardBackfill]:
-    """Begin a new partition by hand; return it, its part and the first request for rows."""
+    """Begin a new partition by hand; return it, its range and the first request for rows."""
     create_old(c)
     backfill_old(c, 50)
     (target,) = reshard(c, 1).ids
-    part = begin_by_hand(c, c.replica(0, target))
-    request = c.until("it may be asked", functools.partial(part.next_backfill, 1_000))
+    stream = begin_by_hand(c, c.replica(0, target))
+    request = c.until("it may be asked", functools.partial(stream.next_backfill, 1_000))
     assert isinstance(request, ReshardBackfill)
-    return target, part, request
+    return target, stream, request
 
 
 @pytest.mark.proves("B-08")
@@ -355,7 +357,7 @@ def test_rows_that_were_read_in_another_leadership_are_not_given_out(
     """
     idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
-        _target, _part, request = one_to_backfill(c)
+        _target, _hash_range, request = one_to_backfill(c)
 
         def overtaken(*arguments: Any, **options: Any) -> RangeVersions:
             found = range_versions(*arguments, **options)
@@ -375,28 +377,28 @@ def test_rows_that_another_leadership_has_asked_for_are_not_appended(tmp_path: P
     """
     idle = msgspec.structs.replace(SMALL, reshard_threads=0)
     with cluster(tmp_path, 1, config=zone(1), settings=idle) as c:
-        target, part, request = one_to_backfill(c)
+        target, hash_range, request = one_to_backfill(c)
         reply = c.node(0).reshard_source.backfill(request)
         c.change(target, leader_epoch=c.records[target].leader_epoch + 1)
         leader = c.replica(0, target)
         before = leader.store.log_end
-        part.backfilled_with(request, reply)
+        hash_range.backfilled_with(request, reply)
         assert leader.store.log_end == before
 
 
-def follow_by_hand(c: Coordinator, part: ReshardStream) -> None:
+def follow_by_hand(c: Coordinator, stream: ReshardStream) -> None:
     """Append what a source has committed since."""
-    asked = c.until("it may be asked", part.next_catch_up)
-    (catch_up,) = c.node(0).reshard_source.catch_up(ReshardCatchUp(parts=(asked,))).catch_ups
+    asked = c.until("it may be asked", stream.next_catch_up)
+    (catch_up,) = c.node(0).reshard_source.catch_up(ReshardCatchUp(ranges=(asked,))).catch_ups
     assert catch_up.entries
-    part.caught_up(asked, catch_up)
+    stream.caught_up(asked, catch_up)
 
 
 # --- the source's answers ------------------------------------------------------------------------
 
 
 def whole(source: int = 0, **changes: object) -> ReshardRange:
-    """Return a part that is the whole range."""
+    """Return a range that is the whole range."""
     values = {"source": source, "target": 16384, "first_hash": 0, "last_hash": (1 << 64) - 1}
     return ReshardRange(**(values | changes))  # type: ignore[arg-type]
 
@@ -406,7 +408,7 @@ def begun_behind_one_row(c: Coordinator) -> tuple[Client, CatchUpRange]:
     create_old(c)
     client = Client(c)
     client.put(0, {b"a": b"1"})
-    begun: ReshardBegun = c.call(0, BeginReshard(part=whole()), ReshardBegun)
+    begun: ReshardBegun = c.call(0, BeginReshard(hash_range=whole()), ReshardBegun)
     position = begun.position
     return client, CatchUpRange(whole(), position.offset, position.partition_uuid)
 
@@ -414,8 +416,8 @@ def begun_behind_one_row(c: Coordinator) -> tuple[Client, CatchUpRange]:
 def catch_up_of(
     c: Coordinator, node: int, caught_up: CatchUpRange, timeout_ms: int = 0
 ) -> CatchUps:
-    """Follow one part."""
-    request = ReshardCatchUp(parts=(caught_up,), timeout_ms=timeout_ms)
+    """Follow one range."""
+    request = ReshardCatchUp(ranges=(caught_up,), timeout_ms=timeout_ms)
     reply: CatchUps = c.call(node, request, CatchUps)
     return reply
 
@@ -427,8 +429,8 @@ def test_only_a_leader_answers_and_only_what_is_committed(tmp_path: Path) -> Non
         client, at = begun_behind_one_row(c)
         assert at.offset == 1
         for request, reply in (
-            (BeginReshard(part=whole()), ReshardBegun),
-            (ReshardBackfill(part=whole()), BackfillVersions),
+            (BeginReshard(hash_range=whole()), ReshardBegun),
+            (ReshardBackfill(hash_range=whole()), BackfillVersions),
         ):
             with pytest.raises(NotLeaderError) as refused:
                 c.call(1, request, reply)
@@ -490,7 +492,7 @@ def test_what_has_come_waits_for_more_but_no_seal_does(tmp_path: Path) -> None:
     """Each write would be a sync at each new replica, or the cut-over's gap be as long as that."""
     with cluster(tmp_path, 1, config=zone(1)) as c:
         client, at = begun_behind_one_row(c)
-        request = ReshardCatchUp(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        request = ReshardCatchUp(ranges=(at,), timeout_ms=4_900, linger_ms=4_900)
         source = c.replica(0)
         waiting, answers = in_background(lambda: c.call(0, request, CatchUps))
         c.until("it waits", lambda: source.reshard_targets.waiting == 1)
@@ -510,7 +512,7 @@ def test_much_that_has_come_waits_for_nothing(tmp_path: Path) -> None:
     few = msgspec.structs.replace(SMALL, takeover_rows_max=10)
     with cluster(tmp_path, 1, config=zone(1), settings=few) as c:
         client, at = begun_behind_one_row(c)
-        request = ReshardCatchUp(parts=(at,), timeout_ms=4_900, linger_ms=4_900)
+        request = ReshardCatchUp(ranges=(at,), timeout_ms=4_900, linger_ms=4_900)
         waiting, answers = in_background(lambda: c.call(0, request, CatchUps))
         c.until("it waits", lambda: c.replica(0).reshard_targets.waiting == 1)
         client.put(0, {b"b": b"1"})
@@ -567,10 +569,10 @@ def test_new_partitions_serve_what_was_written_until_the_seal_and_go_on_from_the
         backfill_old(c, 200)
         with writing(c) as writer:
             new = reshard(c, 2)
-            c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
+            c.until_each("pulled", overlaps_of(c), lambda overlap: resharded(c, overlap))
         for partition in layouts.layout_of(c.config).ids:
             seal(c, partition)
-        c.until_each("sealed", parts_of(c), lambda part: progress(c, part).sealed)
+        c.until_each("sealed", overlaps_of(c), lambda overlap: progress(c, overlap).sealed)
         expected = {key: value for rows in writer.rows.values() for key, value in rows.items()}
         found: dict[bytes, bytes] = {}
         for index, partition in enumerate(new.ids):
@@ -598,8 +600,8 @@ def test_a_part_that_is_sealed_before_it_is_backfilled_is_not_served(tmp_path: P
         create_old(c)
         backfill_old(c, 600)
         (target,) = reshard(c, 1).ids
-        (part,) = parts_of(c)
-        c.until("it has begun", lambda: progress(c, part).rows > 0)
+        (overlap,) = overlaps_of(c)
+        c.until("it has begun", lambda: progress(c, overlap).rows > 0)
         seal(c, 0)
         leader = c.replica(c.records[target].leader, target)
 
@@ -608,12 +610,12 @@ def test_a_part_that_is_sealed_before_it_is_backfilled_is_not_served(tmp_path: P
             return position is not None and position.sealed_at > 0
 
         c.until("the seal has come", seal_has_come)
-        assert (progress(c, part).begun, progress(c, part).sealed) == (True, False)
+        assert (progress(c, overlap).begun, progress(c, overlap).sealed) == (True, False)
         with pytest.raises(NotReadyError):
             Client(c).put(target, {b"k": b"v"}, retry=False)
         c.config = msgspec.structs.replace(c.config, copy_bytes_per_second_max=0)
         c.configure()
-        c.until("it is backfilled", lambda: progress(c, part).sealed)
+        c.until("it is backfilled", lambda: progress(c, overlap).sealed)
         assert len(scan(c, leader.node_id, target)) == 600
 
 
@@ -632,7 +634,7 @@ def test_any_number_of_reshards_takes_a_few_threads_and_all_get_their_turns(tmp_
         def all_resharded() -> bool:
             nonlocal most
             most = max(most, len([t for t in threading.enumerate() if "reshard" in t.name]))
-            return all(resharded(c, part) for part in parts_of(c))
+            return all(resharded(c, overlap) for overlap in overlaps_of(c))
 
         c.until("all are pulled", all_resharded, seconds=60)
         assert 0 < most <= 2 * (1 + 2), "one thread looks, and one follows each node"
@@ -660,7 +662,7 @@ def test_a_source_keeps_its_log_for_a_target_and_forgets_one_that_is_gone(
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
         Client(c).put(0, {b"a": b"1"})
-        c.call(0, BeginReshard(part=whole()), ReshardBegun)
+        c.call(0, BeginReshard(hash_range=whole()), ReshardBegun)
         catch_up_of(c, 0, CatchUpRange(whole(keep_from=0), 0, ""))
         partition = c.replica(0)
         with partition.lock:
@@ -686,14 +688,16 @@ def test_where_a_source_writes_elsewhere_its_log_is_let_go_all_the_same(tmp_path
     with cluster(tmp_path, 1, config=zone(1), settings=SMALL) as c:
         create_old(c)
         _, high = reshard(c, 2).ids
-        low_part, high_part = parts_of(c)
-        c.until_each("pulled", (low_part, high_part), lambda part: resharded(c, part))
+        low_range, high_range = overlaps_of(c)
+        c.until_each("pulled", (low_range, high_range), lambda overlap: resharded(c, overlap))
         client, keys = Client(c), keys_in(0, 2, 50)
         for turn in range(10):
             last = client.put(0, dict.fromkeys(keys, b"%d" % turn))
         c.until("it is far on", lambda: position_at(c, high, 0) >= last.end_offset - 250)
         c.until_each(
-            "pulled", (low_part, high_part), lambda part: resharded(c, part, last.commit_time)
+            "pulled",
+            (low_range, high_range),
+            lambda overlap: resharded(c, overlap, last.commit_time),
         )
         assert c.replica(0, high).store.log_end < 20, "a note for each entry that it has no rows of"
         partition = c.replica(0)
@@ -715,11 +719,11 @@ def test_reshards_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
         create_old(c)
         backfill_old(c, 1_000)
         (target,) = reshard(c, 1).ids
-        (part,) = parts_of(c)
-        c.until("the backfill has begun", lambda: progress(c, part).rows > 0)
+        (overlap,) = overlaps_of(c)
+        c.until("the backfill has begun", lambda: progress(c, overlap).rows > 0)
         leader = c.replica(0, target)
         disk = HeldDisk(leader)
-        (reshard_streams,) = leader.reshard_streams.parts()
+        (reshard_streams,) = leader.reshard_streams.streams()
 
         def uncommitted() -> int:
             raw = leader.store.read(leader.positions.committed, 1 << 20)
@@ -731,10 +735,10 @@ def test_reshards_that_are_not_committed_wait_and_go_on(tmp_path: Path) -> None:
 
         try:
             c.until("it waits", waits)
-            assert not progress(c, part).backfilled
-            rows = progress(c, part).rows
+            assert not progress(c, overlap).backfilled
+            rows = progress(c, overlap).rows
             assert uncommitted() <= 2 * UNCOMMITTED_MAX
-            assert progress(c, part).rows == rows, "it went on"
+            assert progress(c, overlap).rows == rows, "it went on"
         finally:
             disk.let_go()
         assert require_equal(c, {}) == 1_000
@@ -747,8 +751,8 @@ def test_reshards_end_when_there_is_no_next_layout_any_more(tmp_path: Path) -> N
         create_old(c)
         backfill_old(c, 50)
         (target,) = reshard(c, 1).ids
-        (part,) = parts_of(c)
-        c.until("pulled", lambda: resharded(c, part))
+        (overlap,) = overlaps_of(c)
+        c.until("pulled", lambda: resharded(c, overlap))
         c.config = msgspec.structs.replace(c.config, next_partitions=0)
         c.configure()
         assert c.report(0, target).reshard_progress == ()

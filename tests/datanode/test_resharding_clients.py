@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from replica_cluster import FAST, Coordinator, cluster
-from resharding_kit import HeldDisk, create_old, parts_of, progress, reshard, seal
+from resharding_kit import HeldDisk, create_old, overlaps_of, progress, reshard, seal
 
 from rezone.client import TableClient, TransactionOutcomeUnknownError
 from rezone.wire.codec.rows import arrow_schema_of
@@ -168,7 +168,7 @@ def go_over(c: Coordinator, counted: Counting, partitions: int) -> None:
     """Re-shard the zone, one old partition after the other, while it is counted."""
     old = layout_of(c.config)
     new = reshard(c, partitions)
-    c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
+    c.until_each("backfilled", overlaps_of(c), lambda overlap: progress(c, overlap).backfilled)
     for partition in old.ids:
         seal(c, partition)
         enough = counted.done + 10
@@ -232,7 +232,9 @@ def test_a_write_is_known_to_who_took_over_when_its_answer_was_lost(tmp_path: Pa
             disk.let_go()
             c.until("it is committed", lambda: leader.positions.committed == end + 3)
             new = reshard(c, 3)
-            c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
+            c.until_each(
+                "backfilled", overlaps_of(c), lambda overlap: progress(c, overlap).backfilled
+            )
             seal(c, 0)
             second.write(table_of({b"k": b"2"}))
             # The sealed one would answer it, too: so nothing may be on its way there.
@@ -262,7 +264,9 @@ def test_pages_and_ranges_that_are_begun_go_on_at_those_who_take_over(tmp_path: 
             page = table.lookup("by_value", limit=15)
             pages = [page]
             new = reshard(c, 2)
-            c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
+            c.until_each(
+                "backfilled", overlaps_of(c), lambda overlap: progress(c, overlap).backfilled
+            )
             for partition in Layout(0, 3).ids:
                 seal(c, partition)
                 assert page.next is not None
@@ -298,7 +302,9 @@ def test_a_seal_ends_a_transaction_and_its_target_knows_how(tmp_path: Path) -> N
             open_, idle = (table.transaction({"key": b"k"}) for _ in range(2))
             open_.write(table_of({b"k": b"1"}))
             reshard(c, 2)
-            c.until_each("backfilled", parts_of(c), lambda part: progress(c, part).backfilled)
+            c.until_each(
+                "backfilled", overlaps_of(c), lambda overlap: progress(c, overlap).backfilled
+            )
             seal(c, 0)
             for tx in (open_, idle):
                 with pytest.raises(TransactionEndedError, match="begin again"):

@@ -12,7 +12,7 @@ from resharding_kit import (
     Writing,
     ask_to_seal,
     backfill_old,
-    parts_of,
+    overlaps_of,
     progress,
     require_equal,
     resharded,
@@ -83,10 +83,10 @@ def lose_the_source_s(c: Coordinator, writer: Writing) -> None:
 def lose_the_targets(c: Coordinator, writer: Writing, targets: tuple[int, ...]) -> None:
     """Take the targets' quorum away, and give it back: no writer of the source notices."""
     kill(c, HEIR_NODES[1], targets)
-    before = [progress(c, part).time for part in parts_of(c)]
+    before = [progress(c, overlap).time for overlap in overlaps_of(c)]
     written = writer.written
     c.until("writes go on meanwhile", lambda: writer.written > written + 20)
-    after = [progress(c, part).time for part in parts_of(c)]
+    after = [progress(c, overlap).time for overlap in overlaps_of(c)]
     assert after == before, "rows count as pulled that one disk has"
     start(c, HEIR_NODES[1], targets)
 
@@ -107,14 +107,16 @@ def test_a_re_sharding_outlives_the_loss_of_every_quorum(
         backfill_old(c, EARLY_ROWS)
         with writing(c) as writer:
             targets = begin(c)
-            first = parts_of(c)[0]
+            first = overlaps_of(c)[0]
             c.until_settled("the backfill has begun", lambda: progress(c, first).rows > 0)
             assert not progress(c, first).backfilled
             lose_the_targets(c, writer, targets)
             lose_the_source_s(c, writer)
             # Both follow the source's log by now, or will without anybody's help.
-            for part in parts_of(c):
-                c.until_settled(f"{part} is backfilled", functools.partial(resharded, c, part))
+            for overlap in overlaps_of(c):
+                c.until_settled(
+                    f"{overlap} is backfilled", functools.partial(resharded, c, overlap)
+                )
             lose_the_targets(c, writer, targets)
             lose_the_source_s(c, writer)
         assert require_equal(c, writer.last_times) == writer.count + EARLY_ROWS
@@ -153,6 +155,6 @@ def cut_over(c: Coordinator, targets: tuple[int, ...]) -> None:
 
     c.until_settled("it begins to seal", asked)
     c.until_settled("it is sealed", lambda: c.report(0, SOURCE).seal is SealState.SEALED)
-    assert not any(progress(c, part).sealed for part in parts_of(c)), "served by one disk"
+    assert not any(progress(c, overlap).sealed for overlap in overlaps_of(c)), "served by one disk"
     start(c, HEIR_NODES[1], targets)
-    c.until_each("served", parts_of(c), lambda part: progress(c, part).sealed)
+    c.until_each("served", overlaps_of(c), lambda overlap: progress(c, overlap).sealed)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from resharding_kit import (
     create_old,
-    parts_of,
+    overlaps_of,
     progress,
     require_equal,
     reshard,
@@ -18,9 +18,9 @@ from secure_cluster import of_zone, secure_cluster
 from test_resharding_clients import TABLE, table_of
 
 from rezone.client import TableClient
-from rezone.transfer.backfill import PartBackfill
+from rezone.transfer.backfill import RangeBackfill
 from rezone.transfer.reserving import Reservations
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import ForbiddenError, TransactionEndedError
 from rezone.wire.layouts import layout_of
 from rezone.wire.transport.identity import Role
@@ -45,11 +45,11 @@ def test_rows_index_and_transactions_go_over_with_certificates(tmp_path: Path) -
             open_ = table.transaction({"key": b"row-001"})
             open_.write(table_of({b"row-001": b"intent"}))
             reshard(c, 3)
-            c.until_each("pulled", parts_of(c), lambda part: resharded(c, part))
+            c.until_each("pulled", overlaps_of(c), lambda overlap: resharded(c, overlap))
             table.write(table_of({b"row-002": b"followed"}))
             for partition in layout_of(c.config).ids:
                 seal(c, partition)
-            c.until_each("served", parts_of(c), lambda part: progress(c, part).sealed)
+            c.until_each("served", overlaps_of(c), lambda overlap: progress(c, overlap).sealed)
             with pytest.raises(TransactionEndedError):
                 open_.commit()
             table.write(table_of({b"row-003": b"new"}))
@@ -72,15 +72,17 @@ def test_a_job_brings_rows_with_the_certificate_of_transfers_alone(tmp_path: Pat
             table.write(table_of(_ROWS))
         reshard(c, 2)
         c.watch()
-        parts = [BackfillPart(part.new, part.old) for part in parts_of(c)]
+        ranges = [BackfillRange(overlap.new, overlap.old) for overlap in overlaps_of(c)]
         as_writer = c.connect_as(of_zone(Role.WRITER))
-        for part in parts:
+        for overlap in ranges:
             with pytest.raises(ForbiddenError):
-                PartBackfill(part, c.peers, connect=as_writer, patience_seconds=0).run()
+                RangeBackfill(overlap, c.peers, connect=as_writer, patience_seconds=0).run()
         connect = c.connect_as(of_zone(Role.TRANSFER))
-        with Reservations(parts, c.peers, connect=connect) as reservations:
+        with Reservations(ranges, c.peers, connect=connect) as reservations:
             assert reservations.renew()
-            receipts = [PartBackfill(part, c.peers, connect=connect).run() for part in parts]
+            receipts = [
+                RangeBackfill(overlap, c.peers, connect=connect).run() for overlap in ranges
+            ]
         assert not any(each.error for each in receipts)
-        c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+        c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
         assert require_equal(c, {}) == len(_ROWS)

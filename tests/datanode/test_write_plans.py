@@ -53,7 +53,13 @@ WRITING = NEW_TRANSACTION._replace(found=OPEN, open_bytes=60, open_count=1)
 
 def write(**changes: Any) -> WriteRequest:
     """Return the sixth batch of the producer's second epoch, but for some changes."""
-    fields = {"opaque": 1, "partition": 0, "producer_id": "p", "sequence": 6, "producer_epoch": 2}
+    fields: dict[str, Any] = {
+        "opaque": 1,
+        "partition": 0,
+        "producer_id": "p",
+        "sequence": 6,
+        "producer_epoch": 2,
+    }
     return WriteRequest(**fields | changes)
 
 

@@ -12,7 +12,7 @@ from rezone.domain.machines.resharding_table import GRACE_SECONDS
 from rezone.domain.machines.statuses import Decision
 from rezone.domain.model import resharding_view as views
 from rezone.domain.model import world
-from rezone.domain.model.resharding_view import PartView, ReshardingView, SourceView, TargetView
+from rezone.domain.model.resharding_view import RangeView, ReshardingView, SourceView, TargetView
 from rezone.domain.rebalance.run import NoPlan, Planned
 from rezone.domain.resharding import decide as resharding
 from rezone.domain.routing import routes
@@ -35,8 +35,8 @@ class OldPartition:
 
 
 @dataclasses.dataclass
-class NewPart:
-    """A part as its target has it; `lag_rows` None: nothing is known of its source."""
+class NewRange:
+    """A range as its target has it; `lag_rows` None: nothing is known of its source."""
 
     overlap: Overlap
     backfilled: bool = False
@@ -54,7 +54,7 @@ class NewPart:
 class NewPartition:
     """A target; `held`: nodes have replicas of it."""
 
-    parts: list[NewPart]
+    ranges: list[NewRange]
     record: LeaderAndIsr | None = None
     in_sync: bool = False
     nodes: tuple[int, ...] = NODES
@@ -68,7 +68,7 @@ class NewPartition:
     @property
     def serves(self) -> bool:
         """Whether clients' rows may be in it."""
-        return any(part.sealed for part in self.parts)
+        return any(hash_range.sealed for hash_range in self.ranges)
 
 
 class Zone:
@@ -82,7 +82,7 @@ class Zone:
         self.status = RebalanceTaskStatus()
         self.sources = {p: OldPartition(routes.initial(NODES, 1)) for p in old.ids}
         self.targets = {
-            p: NewPartition([NewPart(overlap) for overlap in sources_of(p, old, new)])
+            p: NewPartition([NewRange(overlap) for overlap in sources_of(p, old, new)])
             for p in new.ids
         }
         self.overlaps = {p: tuple(targets_of(p, old, new)) for p in old.ids}
@@ -110,7 +110,7 @@ class Zone:
                 p: TargetView(
                     partition=p,
                     nodes=h.nodes,
-                    parts=tuple(self._part_view(part) for part in h.parts),
+                    ranges=tuple(self._range_view(hash_range) for hash_range in h.ranges),
                     record=h.record,
                     in_sync=h.in_sync,
                     leader_epoch=h.record.leader_epoch if h.record is not None else None,
@@ -138,11 +138,13 @@ class Zone:
             spark_threshold_bytes=self.threshold,
         )
 
-    def _part_view(self, part: NewPart) -> PartView:
-        if part.bytes_total:
-            return PartView(**vars(part))
-        done = self.part_bytes if part.backfilled else 0
-        return PartView(**(vars(part) | {"bytes_done": done, "bytes_total": self.part_bytes}))
+    def _range_view(self, hash_range: NewRange) -> RangeView:
+        if hash_range.bytes_total:
+            return RangeView(**vars(hash_range))
+        done = self.part_bytes if hash_range.backfilled else 0
+        return RangeView(
+            **(vars(hash_range) | {"bytes_done": done, "bytes_total": self.part_bytes})
+        )
 
     @staticmethod
     def _word(source: OldPartition) -> bool | None:
@@ -184,9 +186,11 @@ class Zone:
             case world.ChangeRoutes(changes=changes):
                 for change in changes:
                     self._write(change)
-            case views.VerifyPart(overlap=overlap):
-                part = next(x for x in self.targets[overlap.new].parts if x.overlap == overlap)
-                part.verified = part.backfilled and not part.broken
+            case views.VerifyRange(overlap=overlap):
+                hash_range = next(
+                    x for x in self.targets[overlap.new].ranges if x.overlap == overlap
+                )
+                hash_range.verified = hash_range.backfilled and not hash_range.broken
             case views.DropLayout(generation=generation):
                 self._drop(generation)
             case views.RequestSeal():
@@ -204,7 +208,9 @@ class Zone:
                 self.pending = False
             case world.WriteStable(revision=revision):
                 assert revision == REVISION
-                assert all(part.sealed for h in self.targets.values() for part in h.parts)
+                assert all(
+                    hash_range.sealed for h in self.targets.values() for hash_range in h.ranges
+                )
                 assert all(source.record.sealed for source in self.sources.values())
                 self.done, self.pending = True, False
             case _:
@@ -219,9 +225,9 @@ class Zone:
             assert isinstance(holder, NewPartition)
             assert not holder.serves, "rows that clients wrote are deleted"
             assert change.state.leader_epoch > holder.record.leader_epoch, "nodes would keep rows"
-            parts = [NewPart(part.overlap) for part in holder.parts]
+            ranges = [NewRange(hash_range.overlap) for hash_range in holder.ranges]
             self.targets[p] = NewPartition(
-                parts, nodes=holder.nodes, held=True, record=change.state
+                ranges, nodes=holder.nodes, held=True, record=change.state
             )
             return
         holder.record = change.state
@@ -233,8 +239,8 @@ class Zone:
             return
         for p, target in self.targets.items():
             assert not target.serves, "rows that clients wrote are deleted"
-            parts = [NewPart(part.overlap) for part in target.parts]
-            self.targets[p] = NewPartition(parts, nodes=target.nodes, held=target.held)
+            ranges = [NewRange(hash_range.overlap) for hash_range in target.ranges]
+            self.targets[p] = NewPartition(ranges, nodes=target.nodes, held=target.held)
 
     def _seal(self, request: views.RequestSeal) -> None:
         source = self.sources[request.partition]
@@ -243,8 +249,8 @@ class Zone:
             return
         for overlap in self.overlaps[request.partition]:
             target = self.targets[overlap.new]
-            part = next(x for x in target.parts if x.overlap == overlap)
-            if part.broken or not part.verified or not target.open:
+            hash_range = next(x for x in target.ranges if x.overlap == overlap)
+            if hash_range.broken or not hash_range.verified or not target.open:
                 return  # the leader has no target that is near
         source.seal = "appended"
 
@@ -269,14 +275,16 @@ class Zone:
             assert isinstance(opened, LeaderAndIsr)
             target.record = opened
         target.in_sync = record.replicas == target.nodes
-        for part in target.parts:
-            if part.broken:
+        for hash_range in target.ranges:
+            if hash_range.broken:
                 continue
-            part.backfilled, part.lag_rows = part.backfilled or self.backfills, 0
-            if not part.backfilled:
+            hash_range.backfilled, hash_range.lag_rows = hash_range.backfilled or self.backfills, 0
+            if not hash_range.backfilled:
                 continue
-            source = self.sources.get(part.overlap.old)
-            part.sealed = part.sealed or (source is not None and source.seal == "committed")
+            source = self.sources.get(hash_range.overlap.old)
+            hash_range.sealed = hash_range.sealed or (
+                source is not None and source.seal == "committed"
+            )
 
     def fail_over(self, partition: PartitionId, *, keeps_seal: bool) -> None:
         """Give a source another leader; a seal that is not committed may be lost with the old."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rebalance_case import MOVING, Case, Result, needs_copy
-from resharding_world import NewPart, Zone
+from resharding_world import NewRange, Zone
 from worlds import NOW
 
 from rezone.domain.rebalance import estimates
@@ -180,9 +180,9 @@ def test_the_status_of_a_re_sharding_has_rate_and_time_left() -> None:
     for _ in range(8):
         zone.run()
         zone.settle()
-    (part, *_), *_ = (target.parts for target in zone.targets.values())
+    (hash_range, *_), *_ = (target.ranges for target in zone.targets.values())
     for done in (1000, 3000):
-        part.bytes_done, part.bytes_total = done, 10_000
+        hash_range.bytes_done, hash_range.bytes_total = done, 10_000
         zone.now = NOW + timedelta(seconds=done / 500)
         zone.run()
     told = zone.status.progress
@@ -221,7 +221,7 @@ def test_a_re_sharding_that_is_over_shows_all_ranges() -> None:
         zone.run()
         zone.settle()
     silent = next(iter(zone.targets.values()))
-    silent.parts = [NewPart(part.overlap) for part in silent.parts]
+    silent.ranges = [NewRange(hash_range.overlap) for hash_range in silent.ranges]
     for _ in range(3):
         zone.run()
     assert zone.status.state == S.STOPPING_REDUNDANT

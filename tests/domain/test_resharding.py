@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from resharding_world import LAG_ROWS_MAX, NODES, REVISION, NewPart, NewPartition, Zone
+from resharding_world import LAG_ROWS_MAX, NODES, REVISION, NewPartition, NewRange, Zone
 
 from rezone.domain.machines.resharding_table import GRACE_SECONDS
 from rezone.domain.model import resharding_view as views
@@ -147,12 +147,12 @@ def test_each_source_cuts_over_when_its_own_targets_are_ready() -> None:
     go_on(zone, S.SWITCHING)
     slow = zone.targets[max(zone.targets)]
     for _ in range(12):
-        slow.parts[0].lag_rows = LAG_ROWS_MAX + 1
+        slow.ranges[0].lag_rows = LAG_ROWS_MAX + 1
         zone.run()
         zone.settle()
     assert zone.sources[0].record.sealed
     assert not zone.sources[1].record.sealing
-    slow.parts[0].lag_rows = LAG_ROWS_MAX + 1
+    slow.ranges[0].lag_rows = LAG_ROWS_MAX + 1
     assert waiting(zone) == "CatchingUp: reshard streams: 1"
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
@@ -166,9 +166,9 @@ def test_nothing_is_sealed_for_a_part_that_was_not_verified() -> None:
         zone.run()
         zone.settle()
         for target in zone.targets.values():
-            target.parts[0].verified = False
+            target.ranges[0].verified = False
     assert not zone.sources[0].record.sealing
-    assert asked(zone, views.VerifyPart)
+    assert asked(zone, views.VerifyRange)
 
 
 @pytest.mark.proves("B-08")
@@ -183,10 +183,10 @@ def test_nothing_is_sealed_or_compared_for_a_range_that_is_not_backfilled() -> N
         zone.run()
         zone.settle()
         for target in zone.targets.values():
-            target.parts[0].lag_rows = 0
-    assert not asked(zone, views.VerifyPart)
+            target.ranges[0].lag_rows = 0
+    assert not asked(zone, views.VerifyRange)
     for target in zone.targets.values():
-        target.parts[0].verified = True
+        target.ranges[0].verified = True
     assert not asked(zone, world.ChangeRoutes)
     assert waiting(zone).startswith("Copying")
 
@@ -199,8 +199,8 @@ def test_a_seal_is_revoked_for_a_range_that_is_backfilled_again() -> None:
     """
     zone = Zone(1, 2)
     sealing(zone)
-    part = zone.targets[max(zone.targets)].parts[0]
-    part.backfilled, part.lag_rows = False, 0
+    hash_range = zone.targets[max(zone.targets)].ranges[0]
+    hash_range.backfilled, hash_range.lag_rows = False, 0
     assert not asked(zone, views.RequestSeal)
     zone.run()
     assert not zone.sources[0].record.sealing
@@ -221,11 +221,11 @@ def test_a_seal_is_authorized_before_it_is_asked_for() -> None:
 
 
 def test_the_next_coordinator_asks_for_a_seal_that_was_authorized() -> None:
-    """It has not compared the parts itself: each restart would fence the leaders of all sources."""
+    """It has not compared the ranges: each restart would fence the leaders of all sources."""
     zone = Zone(1, 2)
     sealing(zone)
     for target in zone.targets.values():
-        target.parts[0].verified = False
+        target.ranges[0].verified = False
     assert len(asked(zone, views.RequestSeal)) == 1
     assert not asked(zone, world.ChangeRoutes)
 
@@ -234,12 +234,12 @@ def test_the_next_coordinator_asks_for_a_seal_that_was_authorized() -> None:
 def test_a_target_with_several_sources_serves_none_before_all_are_resharded(
     lag: int | None,
 ) -> None:
-    """It would serve one part while another may still have to be begun again."""
+    """It would serve one range while another may still have to be begun again."""
     zone = Zone(2, 1)
     go_on(zone, S.SWITCHING)
     (target,) = zone.targets.values()
     for _ in range(10):
-        target.parts[1].lag_rows = lag
+        target.ranges[1].lag_rows = lag
         zone.run()
     assert zone.sources[0].record.sealing == (lag is not None)
 
@@ -334,11 +334,11 @@ def test_any_word_of_a_seal_makes_a_cancel_come_too_late(heard: str) -> None:
     """The only rows of a range would be deleted, because one of three had not said it yet."""
     zone = Zone(2, 2)
     sealing(zone)
-    source, part = zone.sources[0], next(iter(zone.targets.values())).parts[0]
+    source, hash_range = zone.sources[0], next(iter(zone.targets.values())).ranges[0]
     source.seal = "committed"
     if heard == "record":
         source.record = msgspec.structs.replace(source.record, sealing=False, sealed=True)
-    part.sealed = heard == "target"
+    hash_range.sealed = heard == "target"
     source.reachable = heard == "leader"
     change(zone, cancel=True)
     zone.run()
@@ -395,14 +395,14 @@ def test_it_is_not_over_before_all_nodes_have_said_what_they_have(*, cancel: boo
 
 
 def test_a_target_that_serves_is_never_begun_again() -> None:
-    """Rows that clients have written to one part would go with the copy of another one."""
+    """Rows that clients have written to one range would go with the copy of another one."""
     zone = Zone(2, 1)
     zone.cut_overs_max = 1
     (target,) = zone.targets.values()
-    while not target.parts[0].sealed:
+    while not target.ranges[0].sealed:
         zone.run()
         zone.settle()
-    target.parts[1].broken, target.parts[1].lag_rows = True, None
+    target.ranges[1].broken, target.ranges[1].lag_rows = True, None
     before = target.record
     for _ in range(3):
         zone.run()
@@ -410,7 +410,7 @@ def test_a_target_that_serves_is_never_begun_again() -> None:
     assert target.record == before
     assert waiting(zone).startswith("Broken")
     assert is_stalled(zone)
-    target.parts[1].broken = False  # a person has given the rest up, or found the rows
+    target.ranges[1].broken = False  # a person has given the rest up, or found the rows
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
 
@@ -418,7 +418,7 @@ def test_a_target_that_serves_is_never_begun_again() -> None:
 @pytest.mark.proves("B-08")
 @pytest.mark.parametrize("source", ["silent", "sealing", "well"])
 def test_a_broken_target_is_begun_again_when_it_cannot_serve(source: str) -> None:
-    """A part that a source is just cutting over would be deleted with what clients wrote to it."""
+    """A range that a source is just cutting over would be deleted with what clients wrote to it."""
     zone = Zone(2, 1)
     zone.cut_overs_max = int(source == "sealing")
     go_on(zone, S.SWITCHING)
@@ -427,7 +427,7 @@ def test_a_broken_target_is_begun_again_when_it_cannot_serve(source: str) -> Non
         zone.run()
         assert zone.sources[0].record.sealing
     zone.sources[0].reachable = source != "silent"
-    target.parts[1].broken = True
+    target.ranges[1].broken = True
     before = target.record
     assert before is not None
     zone.run()
@@ -436,7 +436,7 @@ def test_a_broken_target_is_begun_again_when_it_cannot_serve(source: str) -> Non
     assert (after.record != before) == (source == "well")
     if source == "well":
         assert after.record == routes.begin_again(before, NODES, 1)
-        assert [part.backfilled for part in after.parts] == [False, False]
+        assert [hash_range.backfilled for hash_range in after.ranges] == [False, False]
     zone.cut_overs_max = 2
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
@@ -448,7 +448,7 @@ def test_a_target_is_begun_again_from_a_source_that_has_sealed() -> None:
     sealing(zone)
     zone.sources[0].seal = "committed"
     target = next(iter(zone.targets.values()))
-    target.parts[0].broken = True
+    target.ranges[0].broken = True
     go_on(zone)
     assert zone.status.state == S.SUCCEEDED
 
@@ -459,26 +459,26 @@ def test_a_part_that_differs_ends_it_while_it_can_still_be_undone() -> None:
     zone = Zone(1, 2)
     zone.cut_overs_max = 0
     go_on(zone, S.SWITCHING)
-    part = next(iter(zone.targets.values())).parts[0]
-    part.verified, part.differs = False, True
+    hash_range = next(iter(zone.targets.values())).ranges[0]
+    hash_range.verified, hash_range.differs = False, True
     go_on(zone)
     assert zone.status.state == S.CANCELLED
     assert "new partition 0 differs from old partition 0" in zone.status.history[-1].message
     check_cancelled(zone)
 
 
-def differ(zone: Zone) -> NewPart:
-    """Let a part that is not served yet differ from its source."""
-    part = next(p for h in zone.targets.values() for p in h.parts if not p.sealed)
-    part.verified, part.differs = False, True
-    return part
+def differ(zone: Zone) -> NewRange:
+    """Let a range that is not served yet differ from its source."""
+    hash_range = next(p for h in zone.targets.values() for p in h.ranges if not p.sealed)
+    hash_range.verified, hash_range.differs = False, True
+    return hash_range
 
 
 def one_cut_over(old: int, new: int) -> Zone:
     """Return a re-sharding that has no way back any more."""
     zone = Zone(old, new)
     zone.cut_overs_max = 1
-    while not any(part.sealed for h in zone.targets.values() for part in h.parts):
+    while not any(hash_range.sealed for h in zone.targets.values() for hash_range in h.ranges):
         zone.run()
         zone.settle()
     zone.cut_overs_max = 0
@@ -490,19 +490,21 @@ def test_a_new_partition_that_differs_later_is_backfilled_again_a_few_times() ->
     """It would be cut over with wrong rows, wait for ever, or be copied again and again."""
     zone = one_cut_over(2, 2)
     for attempt in range(1, BACKFILLS_MAX + 1):
-        part = differ(zone)
+        hash_range = differ(zone)
         for _ in range(3):
             zone.run()
-        assert part not in zone.targets[part.overlap.new].parts, "its rows are still there"
+        assert hash_range not in zone.targets[hash_range.overlap.new].ranges, (
+            "its rows are still there"
+        )
         assert zone.status.attempt == attempt
         assert zone.status.last_error is not None
         assert "it is backfilled again" in zone.status.last_error.message
         go_on(zone, S.SWITCHING)
-    part = differ(zone)
+    hash_range = differ(zone)
     for _ in range(5):
         zone.run()
-    assert not zone.sources[part.overlap.old].record.sealing
-    assert waiting(zone).startswith("Broken: a part that differs")
+    assert not zone.sources[hash_range.overlap.old].record.sealing
+    assert waiting(zone).startswith("Broken: a range that differs")
     assert is_stalled(zone)
 
 
@@ -510,12 +512,12 @@ def test_a_new_partition_that_differs_later_is_backfilled_again_a_few_times() ->
 def test_a_part_that_differs_of_a_partition_that_serves_needs_a_person() -> None:
     """Rows that clients have written to it would be deleted."""
     zone = one_cut_over(2, 1)
-    part = differ(zone)
+    hash_range = differ(zone)
     for _ in range(5):
         zone.run()
-    assert not zone.sources[part.overlap.old].record.sealing
+    assert not zone.sources[hash_range.overlap.old].record.sealing
     assert zone.status.attempt == 0
-    assert waiting(zone).startswith("Broken: a part that differs")
+    assert waiting(zone).startswith("Broken: a range that differs")
     assert is_stalled(zone)
 
 
@@ -525,8 +527,8 @@ def test_why_a_part_could_not_be_compared_is_told() -> None:
     zone = Zone(1, 2)
     zone.cut_overs_max = 0
     go_on(zone, S.SWITCHING)
-    part = next(iter(zone.targets.values())).parts[0]
-    part.verified, part.not_compared = False, "node 7 is silent"
+    hash_range = next(iter(zone.targets.values())).ranges[0]
+    hash_range.verified, hash_range.not_compared = False, "node 7 is silent"
     assert "(node 7 is silent)" in waiting(zone)
     assert not is_stalled(zone)
 
@@ -544,7 +546,7 @@ def test_a_seal_that_only_targets_have_heard_of_is_noted() -> None:
     zone.run()
     zone.sources[0].reachable = False
     for target in zone.targets.values():
-        target.parts[0].sealed, target.parts[0].lag_rows = True, None
+        target.ranges[0].sealed, target.ranges[0].lag_rows = True, None
     zone.run()
     assert zone.sources[0].record.sealed
 
@@ -634,7 +636,7 @@ def test_a_target_without_nodes_says_so() -> None:
 
 
 def backfilling(threshold: int) -> Zone:
-    """Return a zone whose targets are to be backfilled; each part has a hundred bytes."""
+    """Return a zone whose targets are to be backfilled; each range has a hundred bytes."""
     zone = Zone(2, 4)
     zone.backfills = False
     go_on(zone, S.TRANSFERRING)
@@ -649,7 +651,7 @@ def test_spark_backfills_above_the_threshold(threshold: int, *, spark: bool) -> 
     zone = backfilling(threshold)
     zone.run()
     zone.run()
-    assert [len(each.parts) for each in zone.asked_for] == [4] * spark
+    assert [len(each.ranges) for each in zone.asked_for] == [4] * spark
     assert zone.status.spark_application == ("task-backfill-1" if spark else "")
     zone.backfills = True
     go_on(zone)
@@ -781,16 +783,18 @@ class ReshardingMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99))
     def break_reshard(self, pick: int) -> None:
         """Trim a log that is still to be pulled."""
-        # A target that serves another part, or is about to, is for a person: no end would come.
+        # A target that serves another range, or is about to, is for a person: no end would come.
         targets = [h for h in self.zone.targets.values() if h.open and not h.serves]
-        parts = [p for h in targets for p in h.parts if not self.is_cutting_over(h, p)]
-        if parts:
-            part = parts[pick % len(parts)]
-            part.broken, part.verified, part.lag_rows = True, False, None
+        ranges = [p for h in targets for p in h.ranges if not self.is_cutting_over(h, p)]
+        if ranges:
+            hash_range = ranges[pick % len(ranges)]
+            hash_range.broken, hash_range.verified, hash_range.lag_rows = True, False, None
 
-    def is_cutting_over(self, target: NewPartition, part: NewPart) -> bool:
-        """Return whether another part of a target may serve soon."""
-        others = (self.zone.sources.get(p.overlap.old) for p in target.parts if p is not part)
+    def is_cutting_over(self, target: NewPartition, hash_range: NewRange) -> bool:
+        """Return whether another range of a target may serve soon."""
+        others = (
+            self.zone.sources.get(p.overlap.old) for p in target.ranges if p is not hash_range
+        )
         return any(o is None or o.seal or o.record.sealing or o.record.sealed for o in others)
 
     @rule(suspend=st.booleans())
@@ -808,13 +812,13 @@ class ReshardingMachine(RuleBasedStateMachine):
     def nothing_is_served_twice(self) -> None:
         """See that a target serves only what a source's committed seal has given it."""
         for target in self.zone.targets.values():
-            for part in target.parts:
-                source = self.zone.sources.get(part.overlap.old)
-                assert not part.sealed or source is None or source.seal == "committed"
+            for hash_range in target.ranges:
+                source = self.zone.sources.get(hash_range.overlap.old)
+                assert not hash_range.sealed or source is None or source.seal == "committed"
         if self.zone.status.state == S.CANCELLED:
             check_cancelled(self.zone)
         if self.zone.done:
-            assert all(p.sealed for h in self.zone.targets.values() for p in h.parts)
+            assert all(p.sealed for h in self.zone.targets.values() for p in h.ranges)
 
     def teardown(self) -> None:
         """In a calm world it comes to an end, and to the right one."""

@@ -136,7 +136,7 @@ def test_parts_are_what_the_target_s_leader_says_of_them() -> None:
         verified={(0, HEIRS.ids[1], 1)},
         differing={(1, HEIRS.ids[1], 1)},
     )
-    whole, broken = target(found, 1).parts
+    whole, broken = target(found, 1).ranges
     assert [p.overlap for p in (whole, broken)] == list(overlaps(Layout(0, 2), HEIRS))[1:3]
     assert (whole.backfilled, whole.lag_rows, whole.verified, whole.differs) == (
         True,
@@ -147,7 +147,7 @@ def test_parts_are_what_the_target_s_leader_says_of_them() -> None:
     assert (broken.broken, broken.verified, broken.differs) == (True, False, True)
     assert (whole.bytes_done, whole.bytes_total) == (1000, 1000)
     assert (broken.bytes_done, broken.bytes_total) == (500, 1000)
-    (unknown,) = target(found, 0).parts
+    (unknown,) = target(found, 0).ranges
     assert (unknown.backfilled, unknown.lag_rows, unknown.sealed) == (False, None, False)
 
 
@@ -159,7 +159,7 @@ def test_who_does_not_lead_a_target_has_no_word(changes: dict[str, Any]) -> None
         **changes,
     }
     found = target(seen(with_targets(world().view(), n0=said)), 0)
-    assert (found.leader_epoch, found.parts[0].backfilled) == (None, False)
+    assert (found.leader_epoch, found.ranges[0].backfilled) == (None, False)
 
 
 def test_a_target_is_in_sync_when_all_its_nodes_that_are_left_are() -> None:

@@ -62,10 +62,10 @@ def test_an_even_zone_that_grows_by_a_multiple_keeps_every_range_on_its_nodes(
     layout = old.layout.next(partitions * factor)
     made = plan_resharding(old, layout, replicas=replicas, nodes=nodes_of(nodes), revision=9)
     assert made.bytes_sent == 0
-    for part in overlaps(old.layout, layout):
-        row = made.target[index_of(part.new)]
-        assert set(row) == set(old.topology[index_of(part.old)])
-        assert row[0] == old.leaders[index_of(part.old)]
+    for hash_range in overlaps(old.layout, layout):
+        row = made.target[index_of(hash_range.new)]
+        assert set(row) == set(old.topology[index_of(hash_range.old)])
+        assert row[0] == old.leaders[index_of(hash_range.old)]
 
 
 @settings(max_examples=40, deadline=None)

@@ -64,7 +64,7 @@ class Backfills:
         sources = range(FIRST_SOURCE, FIRST_SOURCE + rng.randint(1, SOURCES_MAX))
         self._overlaps = [Overlap(0, _KEYSPACE, source, partition) for source in sources]
         self._content = {source: self._made_up(source, value_of) for source in sources}
-        self._part: ReshardStream | None = None
+        self._stream: ReshardStream | None = None
 
     def _made_up(self, source: PartitionId, value_of: Callable[[bytes], bytes]) -> Versions:
         found: Versions = {}
@@ -96,10 +96,10 @@ class Backfills:
         """
         for overlap in self._overlaps:
             if leader.store.reshard_position(overlap.old) is None:
-                part = self._part_of(leader, overlap)
-                if part is not None and isinstance(part.next_backfill(0), BeginReshard):
-                    start = ReshardPosition(part.source, 0, 0, "", backfilling=True)
-                    part.begun(ReshardBegun(position=start, producers=(), transactions=()))
+                stream = self._stream_of(leader, overlap)
+                if stream is not None and isinstance(stream.next_backfill(0), BeginReshard):
+                    start = ReshardPosition(stream.source, 0, 0, "", backfilling=True)
+                    stream.begun(ReshardBegun(position=start, producers=(), transactions=()))
                 return False
         return True
 
@@ -108,25 +108,25 @@ class Backfills:
         for overlap in self._overlaps:
             position = leader.store.reshard_position(overlap.old)
             if position is not None and position.backfilling:
-                part = self._part_of(leader, overlap)
-                if part is not None and self._rng.random() < CHUNK_CHANCE:
-                    self._backfill(part)
+                stream = self._stream_of(leader, overlap)
+                if stream is not None and self._rng.random() < CHUNK_CHANCE:
+                    self._backfill(stream)
                 return
 
-    def _backfill(self, part: ReshardStream) -> None:
-        request = part.next_backfill(0)
+    def _backfill(self, stream: ReshardStream) -> None:
+        request = stream.next_backfill(0)
         if isinstance(request, ReshardBackfill):
-            part.backfilled_with(request, self._chunk(part.source, request.after))
+            stream.backfilled_with(request, self._chunk(stream.source, request.after))
             self._counts["backfilled"] += 1
 
-    def _part_of(self, leader: Replica, overlap: Overlap) -> ReshardStream | None:
+    def _stream_of(self, leader: Replica, overlap: Overlap) -> ReshardStream | None:
         """Return the reshard stream of a source in the leadership of the day."""
-        leadership, part = leader.leadership, self._part
+        leadership, stream = leader.leadership, self._stream
         if leadership is None:
             return None
-        if part is None or (part.overlap, part.leadership) != (overlap, leadership):
-            part = self._part = ReshardStream(leader, overlap, leadership)
-        return part
+        if stream is None or (stream.overlap, stream.leadership) != (overlap, leadership):
+            stream = self._stream = ReshardStream(leader, overlap, leadership)
+        return stream
 
     def _chunk(self, source: PartitionId, after: bytes) -> BackfillVersions:
         content = sorted(self._content[source].items())

@@ -7,7 +7,7 @@ sight of each other. Each client writes rows of its own name, one after the othe
 each until it is answered; it learns from refusals alone who serves.
 
 What must hold: a newest read sees what was acknowledged before it began, whoever answers; nobody
-else would answer it at that moment; no read as of a time ever changes; a part that is served has
+else would answer it at that moment; no read as of a time ever changes; a range that is served has
 the rows that its source ended with; each acknowledged row is there, once, at the end; and a leader
 that has said that there is no seal was right.
 """
@@ -143,10 +143,10 @@ class CutOver(DataPlane):
         super().disturb()
         if self.lateness.random() < self.late_applies / 4:
             leading = [
-                self.records[part.source].leader
+                self.records[hash_range.source].leader
                 for target in self.replicas()
-                for part in target.reshard_streams.parts()
-                if part.position is not None and part.position.backfilling
+                for hash_range in target.reshard_streams.streams()
+                if hash_range.position is not None and hash_range.position.backfilling
             ]
             up = [node for node in leading if node in self.network.nodes]
             if up and len(self.network.nodes) > 1:
@@ -283,24 +283,26 @@ class CutOver(DataPlane):
         return False
 
     def _same_at_the_cut(self) -> None:
-        """Assert that each part has, when it is served, what its source had at its end."""
+        """Assert that each range has, when it is served, what its source had at its end."""
         for target in self.replicas():
             if target.partition_id not in self.new.ids:
                 continue
             done = self.compared.setdefault(target, set())
-            for part in self.sources[target.partition_id]:
-                if part.old not in done and target.serving.has_source(part.old):
-                    self._compare(target, part)
-                    done.add(part.old)
+            for hash_range in self.sources[target.partition_id]:
+                if hash_range.old not in done and target.serving.has_source(hash_range.old):
+                    self._compare(target, hash_range)
+                    done.add(hash_range.old)
 
-    def _compare(self, target: Replica, part: Overlap) -> None:
-        ended = [p for p in self.replicas() if p.partition_id == part.old and _has_ended(p)]
+    def _compare(self, target: Replica, hash_range: Overlap) -> None:
+        ended = [p for p in self.replicas() if p.partition_id == hash_range.old and _has_ended(p)]
         for source in ended:
             self.counts["compared"] += 1
             seal = source.store.seal
             assert seal is not None
             digests = [
-                each.store.reader.digest(seal.commit_time, part.start, part.end, ranges=1)
+                each.store.reader.digest(
+                    seal.commit_time, hash_range.start, hash_range.end, ranges=1
+                )
                 for each in (source, target)
             ]
             assert digests[0] == digests[1], f"{_name(target)} differs from {_name(source)}"

@@ -24,7 +24,7 @@ from rezone.datanode.replica.replica import Replica
 from rezone.storage.engines.base import FLAG_INTENT, FLAG_VALUE, time_of
 from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
 from rezone.wire.errors import FeedTruncatedError, error_from
-from rezone.wire.messages import NOBODY_GAVE, FollowChanges, NodeId, PartChanges
+from rezone.wire.messages import NOBODY_GAVE, FollowChanges, NodeId, RangeChanges
 from simulation.cut_over import CutOver
 from simulation.disk import MachineDiedError
 
@@ -123,15 +123,15 @@ class Follower:
         came = {row: len(changes) for row, changes in self.came.items()}
         self._stored = [*self._stored[-20:], Stored(encode_token(UID, positions), came)]
 
-    def _answers(self, node: NodeId, asked: list[FollowedRange]) -> tuple[PartChanges, ...]:
-        request = FollowChanges(parts=tuple(each.asked for each in asked), bytes_max=ANSWER_BYTES)
+    def _answers(self, node: NodeId, asked: list[FollowedRange]) -> tuple[RangeChanges, ...]:
+        request = FollowChanges(ranges=tuple(each.asked for each in asked), bytes_max=ANSWER_BYTES)
         try:
-            return self._run.network.node(node).change_source.follow(request).parts
+            return self._run.network.node(node).change_source.follow(request).ranges
         except MachineDiedError as died:
             self._run.bury(died)
             return ()
 
-    def _took(self, asked: FollowedRange, answer: PartChanges) -> None:
+    def _took(self, asked: FollowedRange, answer: RangeChanges) -> None:
         counts, before = self._run.counts, asked.time or 0
         if answer.error is not None:
             error = error_from(answer.error)

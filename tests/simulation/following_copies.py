@@ -21,7 +21,7 @@ from rezone.storage.engines.base import TIME_MAX
 from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
 from rezone.wire.errors import FeedTruncatedError, error_from
 from rezone.wire.layouts import WHOLE
-from rezone.wire.messages import FollowChanges, NodeId, PartChanges
+from rezone.wire.messages import FollowChanges, NodeId, RangeChanges
 from simulation.copy_storm import FOR_EVER_SECONDS, PARTITION, CopyStorm
 from simulation.disk import MachineDiedError
 from simulation.following import Change, versions_of
@@ -55,9 +55,9 @@ class CopyFollower:
         rng = self._run.following
         if rng.random() < DEATH_CHANCE and self._stored[0]:
             self._go_back()
-        request = FollowChanges(parts=(self.followed.asked,), bytes_max=ANSWER_BYTES)
+        request = FollowChanges(ranges=(self.followed.asked,), bytes_max=ANSWER_BYTES)
         try:
-            (answer,) = self._run.network.node(node).change_source.follow(request).parts
+            (answer,) = self._run.network.node(node).change_source.follow(request).ranges
         except MachineDiedError as died:
             self._run.bury(died)
             return
@@ -73,7 +73,7 @@ class CopyFollower:
         for row, came in self.came.items():
             del came[counts.get(row, 0) :]
 
-    def _took(self, answer: PartChanges) -> None:
+    def _took(self, answer: RangeChanges) -> None:
         counts = self._run.counts
         if answer.error is not None:
             error = error_from(answer.error)

@@ -50,20 +50,20 @@ def stand(target: PartitionStore, ahead: int = 1) -> Stand:
     return Stand(1, target.log_end, target.last_commit_time + ahead)
 
 
-def begin(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
-    """Begin to pull a part, as the target's leader does."""
+def begin(source: PartitionStore, target: PartitionStore, hash_range: Overlap) -> None:
+    """Begin to pull a range, as the target's leader does."""
     begun = source.outgoing.begin_reshard()
-    position = msgspec.structs.replace(begun.position, source=part.old)
+    position = msgspec.structs.replace(begun.position, source=hash_range.old)
     target.append(begin_entry(position, begun.producers, begun.transactions, stand(target)))
 
 
 def backfill(
-    source: PartitionStore, target: PartitionStore, part: Overlap, bytes_max: int = 300
+    source: PartitionStore, target: PartitionStore, hash_range: Overlap, bytes_max: int = 300
 ) -> bool:
-    """Append the next backfill of a part; whether that was all."""
-    before = target.reshard_position(part.old)
+    """Append the next backfill of a range; whether that was all."""
+    before = target.reshard_position(hash_range.old)
     assert before is not None
-    hashes = HashRange(part.start, part.end)
+    hashes = HashRange(hash_range.start, hash_range.end)
     found = range_versions(source.engine, hashes, before.backfilled_to, bytes_max)
     after = msgspec.structs.replace(
         before,
@@ -75,33 +75,33 @@ def backfill(
     return found.end
 
 
-def backfill_all(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
-    """Begin and backfill a part."""
-    begin(source, target, part)
-    while not backfill(source, target, part):
+def backfill_all(source: PartitionStore, target: PartitionStore, hash_range: Overlap) -> None:
+    """Begin and backfill a range."""
+    begin(source, target, hash_range)
+    while not backfill(source, target, hash_range):
         pass
 
 
 def reshard_some(
-    source: PartitionStore, target: PartitionStore, part: Overlap, rng: random.Random
+    source: PartitionStore, target: PartitionStore, hash_range: Overlap, rng: random.Random
 ) -> None:
-    """Do what is next for a part, or what may be done beside it."""
-    position = target.reshard_position(part.old)
+    """Do what is next for a range, or what may be done beside it."""
+    position = target.reshard_position(hash_range.old)
     if position is None:
-        begin(source, target, part)
+        begin(source, target, hash_range)
     elif position.backfilling and rng.random() < 0.7:
-        backfill(source, target, part)
+        backfill(source, target, hash_range)
     else:
-        resharded(source, target, part, since=position.offset, most=rng.randrange(1, 6))
+        resharded(source, target, hash_range, since=position.offset, most=rng.randrange(1, 6))
 
 
-def reshard_the_rest(source: PartitionStore, target: PartitionStore, part: Overlap) -> None:
-    """Do all that is left to be done for a part."""
-    if target.reshard_position(part.old) is None:
-        begin(source, target, part)
-    while position_of(target, part.old).backfilling:
-        backfill(source, target, part)
-    resharded(source, target, part, since=position_of(target, part.old).offset)
+def reshard_the_rest(source: PartitionStore, target: PartitionStore, hash_range: Overlap) -> None:
+    """Do all that is left to be done for a range."""
+    if target.reshard_position(hash_range.old) is None:
+        begin(source, target, hash_range)
+    while position_of(target, hash_range.old).backfilling:
+        backfill(source, target, hash_range)
+    resharded(source, target, hash_range, since=position_of(target, hash_range.old).offset)
 
 
 def some_rows(rng: random.Random, turn: int) -> dict[bytes, bytes | None]:
@@ -124,28 +124,28 @@ def test_backfilled_and_followed_it_has_what_its_sources_have(
 ) -> None:
     """A row would be lost or doubled by writes, undone entries and restarts between the chunks."""
     rng = random.Random(seed)
-    parts = list(sources_of(rng.choice(NEW.ids), OLD, NEW))
+    ranges = list(sources_of(rng.choice(NEW.ids), OLD, NEW))
     with stores(tmp_path, kind, "a", "b") as sources:
         writers = [Writer(source) for source in sources]
         for source in sources:
             source.update_meta(failover_log=BRANCH)
         target = TargetUnderTest(tmp_path / "target", kind, rng)
         for turn in range(80):
-            step, part = rng.randrange(8), rng.choice(parts)
-            source = sources[part.old]
+            step, hash_range = rng.randrange(8), rng.choice(ranges)
+            source = sources[hash_range.old]
             if turn < 12 or step <= 1:
                 which = rng.choice([0, 1])
                 writers[which].write(some_rows(rng, turn))
                 apply(sources[which])
             elif step <= 4:
-                reshard_some(source, target.store, part, rng)
+                reshard_some(source, target.store, hash_range, rng)
             else:
                 target.suffer(step - 5)
             target.note_end()
-        for part in parts:
-            reshard_the_rest(sources[part.old], target.store, part)
+        for hash_range in ranges:
+            reshard_the_rest(sources[hash_range.old], target.store, hash_range)
         target.store.apply_to(target.store.log_end)
-        check_versions(target.store, writers, parts)
+        check_versions(target.store, writers, ranges)
         target.store.close()
 
 
@@ -215,8 +215,8 @@ def test_two_sources_may_know_the_same_writers_and_transactions(
             tx.commit(T1)
             apply(source)
         halves = [Overlap(0, 1 << 63, 0, NEW.ids[0]), Overlap(1 << 63, 1 << 64, 1, NEW.ids[0])]
-        for source, part in zip((first, second), halves, strict=True):
-            backfill_all(source, target, part)
+        for source, hash_range in zip((first, second), halves, strict=True):
+            backfill_all(source, target, hash_range)
         apply(target)
         state = target.producer(W2, 0)[1]
         assert state is not None
@@ -352,11 +352,11 @@ def test_a_seal_comes_to_every_range_and_says_where_it_stands(
         assert (position.commit_time, position.leader_epoch) == (source.last_commit_time, 2)
         assert stored_versions(target) == []
         # In the re-sharding after this one an old seal means nothing.
-        third_part = WHOLE._replace(old=NEW.ids[2])
+        third_range = WHOLE._replace(old=NEW.ids[2])
         raw = target.read(unsealed, 1 << 20)
         assert list(range_entries(iter_entries(raw), HashRange(0, 1 << 64), BRANCH)) == []
         with pytest.raises(ConflictError, match="being backfilled"):
-            resharded(target, third, third_part)
+            resharded(target, third, third_range)
         target.truncate(unsealed)
         assert position_of(target).sealed_at == 0
 

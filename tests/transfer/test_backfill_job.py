@@ -15,7 +15,7 @@ from resharding_kit import (
     backfill_old,
     create_old,
     leave_backfills_to_a_job,
-    parts_of,
+    overlaps_of,
     require_equal,
     reshard,
     resharded,
@@ -24,29 +24,29 @@ from resharding_kit import (
 
 import rezone
 from rezone.local.sparkdriver import submit_command
-from rezone.transfer.backfill import PartReceipt
+from rezone.transfer.backfill import RangeReceipt
 from rezone.transfer.backfill_job import main, run_task, summary
 from rezone.wire.copying import backfill_plan
-from rezone.wire.copying.backfill_plan import BackfillPart, BackfillPlan
+from rezone.wire.copying.backfill_plan import BackfillPlan, BackfillRange
 from rezone.wire.errors import NotReadyError
 
-PART = BackfillPart(16384, 0)
+PART = BackfillRange(16384, 0)
 SECONDS = 400.0
 
 
 def test_a_plan_comes_back_as_it_was_written() -> None:
     """The driver would begin with another plan than the operator's, or with none."""
-    small = BackfillPlan(nodes={0: "a:1", 12: "b:2"}, parts=(PART,))
+    small = BackfillPlan(nodes={0: "a:1", 12: "b:2"}, ranges=(PART,))
     assert backfill_plan.loads(backfill_plan.dumps(small)) == small
-    parts = tuple(BackfillPart(16384 + i, i) for i in range(5_000))
-    large = BackfillPlan(nodes={0: "a:1"}, parts=parts)
+    ranges = tuple(BackfillRange(16384 + i, i) for i in range(5_000))
+    large = BackfillPlan(nodes={0: "a:1"}, ranges=ranges)
     assert len(backfill_plan.dumps(large)) < 50_000
     assert backfill_plan.loads(backfill_plan.dumps(large)) == large
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"nodes": {}, "parts": [[1, 0]]}', '{"nodes": {"0": "a:1"}, "parts": []}'],
+    ["", "[]", "{}", '{"nodes": {}, "ranges": [[1, 0]]}', '{"nodes": {"0": "a:1"}, "ranges": []}'],
 )
 def test_a_plan_that_is_none_ends_the_driver(text: str) -> None:
     """The application would count as done with nothing backfilled."""
@@ -57,10 +57,10 @@ def test_a_plan_that_is_none_ends_the_driver(text: str) -> None:
 
 
 def test_the_last_try_of_a_task_tells_its_error() -> None:
-    """Spark would stop the tasks of all other parts with one that fails for good."""
+    """Spark would stop the tasks of all other ranges with one that fails for good."""
     pauses: list[float] = []
 
-    def refused(*_: object) -> PartReceipt:
+    def refused(*_: object) -> RangeReceipt:
         raise NotReadyError("not now")
 
     for attempt in range(2):
@@ -73,8 +73,8 @@ def test_the_last_try_of_a_task_tells_its_error() -> None:
         PART, {}, attempt_number=2, failures_max=3, sleep=pauses.append, backfill=refused
     )
     assert (last.error, pauses) == ("not now", [1.0, 2.0])
-    told = summary([last, PartReceipt(part=PART, rows=3, bytes=30)], 1.0)
-    assert (told["parts"], told["failed"], told["rows"], told["bytes"]) == (2, 1, 3, 30)
+    told = summary([last, RangeReceipt(hash_range=PART, rows=3, bytes=30)], 1.0)
+    assert (told["ranges"], told["failed"], told["rows"], told["bytes"]) == (2, 1, 3, 30)
 
 
 @pytest.mark.proves("SP-01", "B-08")
@@ -92,7 +92,10 @@ def test_a_real_driver_backfills_a_re_sharding(
         reshard(c, 3)
         c.watch()
         plan = BackfillPlan(
-            nodes=c.peers, parts=tuple(BackfillPart(part.new, part.old) for part in parts_of(c))
+            nodes=c.peers,
+            ranges=tuple(
+                BackfillRange(hash_range.new, hash_range.old) for hash_range in overlaps_of(c)
+            ),
         )
         application = {
             "metadata": {"name": "backfill"},
@@ -120,7 +123,7 @@ def test_a_real_driver_backfills_a_re_sharding(
         )
         assert ended.returncode == 0, ended.stderr
         told = json.loads(ended.stdout.splitlines()[-1])
-        assert (told["parts"], told["failed"]) == (len(parts_of(c)), 0)
+        assert (told["ranges"], told["failed"]) == (len(overlaps_of(c)), 0)
         assert told["rows"] == 2_000
-        c.until_each("backfilled", parts_of(c), lambda part: resharded(c, part))
+        c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
         assert require_equal(c, {}) == 2_000

@@ -10,8 +10,8 @@ import pytest
 
 from rezone.datanode.resharding import reshard_streams
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
-from rezone.transfer.backfill import PartBackfill
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.transfer.backfill import RangeBackfill
+from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.messages import (
     Ack,
     BackfillClaim,
@@ -38,12 +38,12 @@ class Nodes:
     def call(self, request: Message, _reply: type, *, timeout_seconds: float) -> Message:
         """Answer at once; there is one chunk."""
         assert timeout_seconds > 0
-        part = ReshardRange(target=1, source=0, first_hash=0, last_hash=1)
+        hash_range = ReshardRange(target=1, source=0, first_hash=0, last_hash=1)
         match request:
             case ClaimBackfill():
                 self.claimed.append(self.now)
                 return BackfillClaim(
-                    part=part,
+                    hash_range=hash_range,
                     begun=StreamStart(offset=0, partition_uuid="b"),
                     leader_epoch=1,
                     replicas=(0,),
@@ -73,14 +73,14 @@ class Nodes:
 
 @pytest.mark.proves("SP-01")
 def test_a_low_rate_does_not_let_a_claim_lapse() -> None:
-    """Asserts that a task claims its part again while it waits for its rate.
+    """Asserts that a task claims its range again while it waits for its rate.
 
     Without it the leader takes a task that waits for over ten seconds for dead, and brings the rows
     a second time.
     """
     nodes = Nodes()
-    task = PartBackfill(
-        BackfillPart(1, 0),
+    task = RangeBackfill(
+        BackfillRange(1, 0),
         {0: "node"},
         connect=lambda _: cast("NodeClient", nodes),
         clock=lambda: nodes.now,

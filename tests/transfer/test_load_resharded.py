@@ -16,7 +16,7 @@ import pytest
 from bulk_kit import DiedError
 from feed_kit import following
 from replica_cluster import FAST, Coordinator, cluster
-from resharding_kit import create_old, cut_over, parts_of, progress, reshard, seal
+from resharding_kit import create_old, cut_over, overlaps_of, progress, reshard, seal
 
 from rezone.client import TableClient
 from rezone.transfer import load_job
@@ -176,7 +176,7 @@ class Attempt:
 def backfilled(nodes: Coordinator, partitions: int) -> None:
     """Begin a re-sharding, up to where it may cut over."""
     reshard(nodes, partitions)
-    nodes.until_each("backfilled", parts_of(nodes), lambda p: progress(nodes, p).backfilled)
+    nodes.until_each("backfilled", overlaps_of(nodes), lambda p: progress(nodes, p).backfilled)
 
 
 def steps(text: str, attempts: Attempts, nodes: Coordinator) -> None:

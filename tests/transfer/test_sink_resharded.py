@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from feed_kit import following
 from replica_cluster import FAST, Coordinator, cluster
-from resharding_kit import create_old, cut_over, parts_of, progress, reshard, seal
+from resharding_kit import create_old, cut_over, overlaps_of, progress, reshard, seal
 
 from rezone.client import TableClient
 from rezone.client.operations import sequenced
@@ -96,7 +96,9 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
     with TableClient(list(nodes.peers.values())) as client, following(client) as found:
         for batch, partitions in enumerate((2, 4, 3)):
             reshard(nodes, partitions)
-            nodes.until_each("backfilled", parts_of(nodes), lambda p: progress(nodes, p).backfilled)
+            nodes.until_each(
+                "backfilled", overlaps_of(nodes), lambda p: progress(nodes, p).backfilled
+            )
             old = [*layout_of(nodes.config).ids]
             rng.shuffle(old)
             at = requests.sent + rng.randrange(2, 12)
@@ -116,7 +118,7 @@ def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(
                 requests.acts.clear()
                 reshard(nodes, 5)
                 nodes.until_each(
-                    "backfilled", parts_of(nodes), lambda p: progress(nodes, p).backfilled
+                    "backfilled", overlaps_of(nodes), lambda p: progress(nodes, p).backfilled
                 )
                 cut_over(nodes)
             requests.dies_at = requests.sent + rng.randrange(1, 15)

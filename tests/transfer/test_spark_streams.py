@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from feed_kit import finish, following
 from replica_cluster import Coordinator
-from resharding_kit import parts_of, progress, reshard, seal
+from resharding_kit import overlaps_of, progress, reshard, seal
 
 from rezone.client import TableClient
 from rezone.datanode.writing.producing import Producing
@@ -169,7 +169,9 @@ def test_a_driver_killed_in_the_middle_of_a_batch_goes_on_behind_a_re_sharding(
         assert 0 < len(there) < 200
         table.write(rows(there[0], there[0] + 1, "theirs"))
         reshard(zone, 3)
-        zone.until_each("backfilled", parts_of(zone), lambda part: progress(zone, part).backfilled)
+        zone.until_each(
+            "backfilled", overlaps_of(zone), lambda overlap: progress(zone, overlap).backfilled
+        )
         for partition in layout_of(zone.config).ids:
             seal(zone, partition)
         zone.config = msgspec.structs.replace(

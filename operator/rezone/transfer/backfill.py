@@ -1,4 +1,4 @@
-"""Brings the rows of one part of a re-sharding to all replicas of the new partition.
+"""Brings the rows of one range of a re-sharding to all replicas of the new partition.
 
 The leader of the new partition says what is next (`ClaimBackfill`); it is read from the leader of
 the old one, as the new leader would, and taken by every replica past its log (`IngestVersions`).
@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import NotLeaderError, NotReadyError, RezoneError
 from rezone.wire.messages import (
     Ack,
@@ -50,15 +50,15 @@ CLAIM_SECONDS: Final = 3.0
 PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 16.0
 PATIENCE_SECONDS: Final = 300.0
-"""For how long a part may refuse rows until the task fails; its leader backfills it meanwhile."""
+"""For how long a range may refuse rows until the task fails; its leader backfills it meanwhile."""
 
 Reply = TypeVar("Reply", bound=Message)
 
 
-class PartReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task has brought of a part; `error` says why it has not all of its rows yet."""
+class RangeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task has brought of a range; `error` says why it has not all of its rows yet."""
 
-    part: BackfillPart
+    hash_range: BackfillRange
     rows: int = 0
     bytes: int = 0
     error: str = ""
@@ -73,14 +73,14 @@ class _Unit:
         self.end = False
         self.rows = self.bytes = 0
 
-    def request(self, part: BackfillPart, came: BackfillVersions) -> IngestVersions:
+    def request(self, hash_range: BackfillRange, came: BackfillVersions) -> IngestVersions:
         """Take a chunk into account; return what every replica is sent of it."""
         after, self.reached, self.end = self.reached, came.reached, came.end
         self.rows += pa.ipc.read_record_batch(pa.py_buffer(came.versions), _SCHEMA).num_rows
         self.bytes += len(came.versions)
         return IngestVersions(
-            target=part.target,
-            source=part.source,
+            target=hash_range.target,
+            source=hash_range.source,
             begun=self.claim.begun,
             leader_epoch=self.claim.leader_epoch,
             after=after,
@@ -101,12 +101,12 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-class PartBackfill:
-    """One task's work on a part; `nodes` are the data nodes' addresses by their ids."""
+class RangeBackfill:
+    """One task's work on a range; `nodes` are the data nodes' addresses by their ids."""
 
     def __init__(
         self,
-        part: BackfillPart,
+        hash_range: BackfillRange,
         nodes: Mapping[NodeId, str],
         *,
         connect: Callable[[str], NodeClient] | None = None,
@@ -114,7 +114,7 @@ class PartBackfill:
         sleep: Callable[[float], object] = time.sleep,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self._part = part
+        self._hash_range = hash_range
         self._nodes = nodes
         self._connect = connect or functools.partial(NodeClient, tls=tls_from_environment())
         self._clock = clock
@@ -127,20 +127,22 @@ class PartBackfill:
         self._rate = RateLimit(lambda: self._bytes_per_second_max, clock=clock, sleep=sleep)
         self.rows = self.bytes = 0
 
-    def run(self) -> PartReceipt:
-        """Bring all rows that the part lacks; RezoneError when it takes none for too long."""
+    def run(self) -> RangeReceipt:
+        """Bring all rows that the range lacks; RezoneError when it takes none for too long."""
         since, pause = self._clock(), PAUSE_SECONDS
         with ThreadPoolExecutor(thread_name_prefix="ingest") as pool, self._closing():
             while True:
                 try:
                     claim = self._claim()
                     if claim.backfilled:
-                        return PartReceipt(part=self._part, rows=self.rows, bytes=self.bytes)
+                        return RangeReceipt(
+                            hash_range=self._hash_range, rows=self.rows, bytes=self.bytes
+                        )
                     self._bring(claim, pool)
                 except RezoneError:
                     if self._clock() - since > self._patience_seconds:
                         raise
-                    # Its leader goes on by itself soon: longer pauses leave the part to it.
+                    # Its leader goes on by itself soon: longer pauses leave the range to it.
                     self._sleep(pause)
                     pause = min(2 * pause, PAUSE_SECONDS_MAX)
                 else:
@@ -164,7 +166,7 @@ class PartBackfill:
             while not unit.over:
                 came = self._read(claim, unit.reached)
                 self._wait(taken)
-                request = unit.request(self._part, came)
+                request = unit.request(self._hash_range, came)
                 taken = [
                     pool.submit(self._call, node, request, Ack, CALL_SECONDS)
                     for node in claim.replicas
@@ -186,14 +188,14 @@ class PartBackfill:
 
     def _read(self, claim: BackfillClaim, after: bytes) -> BackfillVersions:
         request = ReshardBackfill(
-            part=claim.part, after=after, bytes_max=CHUNK_BYTES, applied=claim.applied
+            hash_range=claim.hash_range, after=after, bytes_max=CHUNK_BYTES, applied=claim.applied
         )
-        return self._at_leader(self._part.source, request, BackfillVersions)
+        return self._at_leader(self._hash_range.source, request, BackfillVersions)
 
     def _claim(self) -> BackfillClaim:
-        part = self._part
-        request = ClaimBackfill(target=part.target, source=part.source)
-        claim = self._at_leader(part.target, request, BackfillClaim)
+        hash_range = self._hash_range
+        request = ClaimBackfill(target=hash_range.target, source=hash_range.source)
+        claim = self._at_leader(hash_range.target, request, BackfillClaim)
         self._claimed_at = self._clock()
         self._bytes_per_second_max = claim.bytes_per_second_max
         return claim
@@ -204,15 +206,15 @@ class PartBackfill:
 
     def _commit(self, unit: _Unit) -> None:
         request = CommitIngested(
-            target=self._part.target,
-            source=self._part.source,
+            target=self._hash_range.target,
+            source=self._hash_range.source,
             begun=unit.claim.begun,
             leader_epoch=unit.claim.leader_epoch,
             reached=unit.reached,
             end=unit.end,
             rows=unit.rows,
         )
-        self._at_leader(self._part.target, request, Ack)
+        self._at_leader(self._hash_range.target, request, Ack)
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -252,11 +254,11 @@ class PartBackfill:
         return self._clients[node].call(request, reply, timeout_seconds=timeout_seconds)
 
 
-def backfill_part(part: BackfillPart, nodes: Mapping[NodeId, str]) -> PartReceipt:
-    """Bring the rows of a part, as a task does."""
-    return PartBackfill(part, nodes).run()
+def backfill_range(hash_range: BackfillRange, nodes: Mapping[NodeId, str]) -> RangeReceipt:
+    """Bring the rows of a range, as a task does."""
+    return RangeBackfill(hash_range, nodes).run()
 
 
-def totals(receipts: Sequence[PartReceipt]) -> tuple[int, int]:
+def totals(receipts: Sequence[RangeReceipt]) -> tuple[int, int]:
     """Return rows and bytes of all receipts."""
     return sum(each.rows for each in receipts), sum(each.bytes for each in receipts)

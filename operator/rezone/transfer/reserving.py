@@ -1,7 +1,7 @@
 """Has data nodes leave the rows of a re-sharding to the job that brings them (decision 0486).
 
-Tasks claim the parts that they are at. What no task has come to yet, data nodes would backfill
-through their logs. So the driver reserves all parts, again and again while rows come. When none
+Tasks claim the ranges that they are at. What no task has come to yet, data nodes would backfill
+through their logs. So the driver reserves all ranges, again and again while rows come. When none
 have come for a while it stops, and data nodes go on by themselves.
 
 Concurrency: one thread, and some for its calls.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
-from rezone.wire.copying.backfill_plan import BackfillPart
+from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import BackfillsReserved, NodeId, ReserveBackfills
 from rezone.wire.transport.flight import NodeClient
@@ -31,18 +31,18 @@ NODES_AT_ONCE: Final = 16
 
 
 class Reservations:
-    """The parts of one job; a context in which they are reserved."""
+    """The ranges of one job; a context in which they are reserved."""
 
     def __init__(
         self,
-        parts: Sequence[BackfillPart],
+        ranges: Sequence[BackfillRange],
         nodes: Mapping[NodeId, str],
         *,
         connect: Callable[[str], NodeClient] | None = None,
         clock: Callable[[], float] = time.monotonic,
         every_seconds: float = RESERVE_SECONDS,
     ) -> None:
-        self._all = tuple((part.target, part.source) for part in parts)
+        self._all = tuple((hash_range.target, hash_range.source) for hash_range in ranges)
         self._addresses = dict(nodes)
         self._connect = connect or functools.partial(NodeClient, tls=tls_from_environment())
         self._clock = clock

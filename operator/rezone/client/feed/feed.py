@@ -25,7 +25,7 @@ from rezone.client.operations.zone import Zone
 from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.settings import ClientSettings
 from rezone.wire.errors import ReshardedError, RezoneError, UnknownPartitionError, error_from
-from rezone.wire.messages import ChangesFound, FollowChanges, PartChanges
+from rezone.wire.messages import ChangesFound, FollowChanges, RangeChanges
 
 NODES_AT_ONCE = 32
 ANSWER_BYTES = 1 << 20
@@ -167,7 +167,7 @@ class ChangeFeed:
         asked.sort(key=lambda each: each.time or 0)
         waits = min(self._settings.changes_poll_seconds, _WAIT_SECONDS_MAX)
         request = FollowChanges(
-            parts=tuple(each.asked for each in asked),
+            ranges=tuple(each.asked for each in asked),
             bytes_max=ANSWER_BYTES,
             timeout_ms=round(waits * 1000),
         )
@@ -203,7 +203,7 @@ class ChangeFeed:
         return pa.Table.from_batches(found) if found else None
 
     def _took(
-        self, address: str, asked: FollowedRange, answer: PartChanges, found: list[Any]
+        self, address: str, asked: FollowedRange, answer: RangeChanges, found: list[Any]
     ) -> None:
         if answer.error is not None:
             error = error_from(answer.error)
@@ -228,13 +228,13 @@ class ChangeFeed:
         self.close()
 
 
-def _answers(future: "Future[ChangesFound]", call: _Call) -> tuple[PartChanges, ...]:
+def _answers(future: "Future[ChangesFound]", call: _Call) -> tuple[RangeChanges, ...]:
     """Return an answer for each range that was asked for, errors in place of those missing."""
     try:
-        found = future.result().parts
+        found = future.result().ranges
     except RezoneError as error:
-        return (PartChanges(error=error.info()),) * len(call.asked)
+        return (RangeChanges(error=error.info()),) * len(call.asked)
     if len(found) == len(call.asked):
         return found
     wrong = RezoneError(f"{call.address} answers for {len(found)} ranges, not {len(call.asked)}")
-    return (PartChanges(error=wrong.info()),) * len(call.asked)
+    return (RangeChanges(error=wrong.info()),) * len(call.asked)

@@ -2,7 +2,7 @@
 
 A range is asked of the partition that gave its position, until that one says that it has ended, or
 is gone; then of those that have its range. A range is cut where those cut it, and joined again when
-both parts are equally far.
+both ranges are equally far.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from rezone.client.feed.token import RangePosition
 from rezone.client.routing.placement import Placement
 from rezone.wire import layouts
 from rezone.wire.layouts import HashRange, Segment
-from rezone.wire.messages import NOBODY_GAVE, FollowedPart, PartChanges, PartitionId
+from rezone.wire.messages import NOBODY_GAVE, AskedRange, PartitionId, RangeChanges
 
 
 @dataclasses.dataclass
@@ -34,9 +34,9 @@ class FollowedRange:
     in_flight: bool = False
 
     @property
-    def asked(self) -> FollowedPart:
+    def asked(self) -> AskedRange:
         """What is asked of the partition."""
-        return FollowedPart(
+        return AskedRange(
             partition=self.partition,
             first_hash=self.start,
             last_hash=self.end - 1,
@@ -89,7 +89,7 @@ class FeedPositions:
         return unknown
 
     @staticmethod
-    def took(asked: FollowedRange, answer: PartChanges) -> None:
+    def took(asked: FollowedRange, answer: RangeChanges) -> None:
         """Stand where an answer ends."""
         asked.time = answer.time if asked.time is None else max(asked.time, answer.time)
         asked.offset = answer.offset

@@ -39,9 +39,9 @@ def traced_poll(tracer: RequestTracer | None, request: FollowChanges) -> Iterato
         error = failure
         raise
     finally:
-        parts = poll.found.parts if poll.found is not None else ()
+        ranges = poll.found.ranges if poll.found is not None else ()
         span.attributes |= {
-            "rezone.ranges": len(request.parts),
-            "rezone.bytes": sum(len(part.rows) for part in parts),
+            "rezone.ranges": len(request.ranges),
+            "rezone.bytes": sum(len(hash_range.rows) for hash_range in ranges),
         }
         span.end(error)

@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rezone.controller.work.keys import Kind, ObjectKey
-from rezone.domain.model.resharding_view import PartPhase, ReshardingView
+from rezone.domain.model.resharding_view import RangePhase, ReshardingView
 from rezone.resources.conditions import Condition, ConditionStatus, ConditionType, Reason
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState
 from rezone.resources.task import TERMINAL_TASK_STATES, TaskState
@@ -204,17 +204,17 @@ class _ReshardingCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield a number for every phase, also for those that nothing is in."""
         known = list(self._known.values())
-        parts = GaugeMetricFamily(
+        ranges = GaugeMetricFamily(
             "rezone_operator_reshard_ranges",
             "Ranges that an old and a new partition share, by how far they are.",
             labels=["phase"],
         )
-        phases: collections.Counter[PartPhase] = collections.Counter()
+        phases: collections.Counter[RangePhase] = collections.Counter()
         for view in known:
             phases.update(view.phases)
-        for phase in PartPhase:
-            parts.add_metric([phase], phases[phase])
-        yield parts
+        for phase in RangePhase:
+            ranges.add_metric([phase], phases[phase])
+        yield ranges
         partitions = GaugeMetricFamily(
             "rezone_operator_reshard_partitions",
             "Old partitions of zones that are re-sharded, by whether they are cut over.",

@@ -21,7 +21,7 @@ from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.assignment.outdated import known_later
 from rezone.domain.model.world import CopyKey, RouteChange
 from rezone.domain.observed.copy_watch import CopyWatch
-from rezone.domain.resharding.observe import PartKey
+from rezone.domain.resharding.observe import RangeKey
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.status import Obstacle
 from rezone.kube.client import Kube
@@ -101,7 +101,7 @@ class ZoneRuntime:
         self.notifier = Notifier(executor, self.monitor, settings.call_timeout_seconds)
         self.copy_watch = CopyWatch()
         self.copies: Comparisons[CopyKey] = Comparisons("copy")
-        self.parts: Comparisons[PartKey] = Comparisons("part")
+        self.ranges: Comparisons[RangeKey] = Comparisons("range")
         self.obstacle: Obstacle | None = None
         self.copies_by_spark = False
         self.volumes: SeenVolumes | None = None

@@ -159,7 +159,7 @@ class Acts:
             case (
                 resharding_view.CreateTargets()
                 | resharding_view.DropLayout()
-                | resharding_view.VerifyPart()
+                | resharding_view.VerifyRange()
             ):
                 await self._resharding.carry_out(action)
             case world.NotifyFailureDetector():

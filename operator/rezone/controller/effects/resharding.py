@@ -6,13 +6,13 @@ decides on is what stands in the API server.
 
 from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.coordination.runtime import ZoneRuntime
-from rezone.controller.nodes.verify import verify_part
+from rezone.controller.nodes.verify import verify_range
 from rezone.controller.observing.passes import ZonePass
 from rezone.domain.assignment import assignments
-from rezone.domain.model.resharding_view import CreateTargets, DropLayout, VerifyPart
+from rezone.domain.model.resharding_view import CreateTargets, DropLayout, VerifyRange
 from rezone.domain.rebalance.estimates import BACKFILL_BYTES_PER_SECOND_GUESSED, seconds_for
 from rezone.domain.rebalance.run import NoPlan, Planned
-from rezone.domain.resharding.observe import PartKey
+from rezone.domain.resharding.observe import RangeKey
 from rezone.domain.resharding.plan import OldZone, plan_for
 from rezone.domain.routing import routes
 from rezone.resources.conditions import Reason
@@ -60,11 +60,11 @@ class ReshardingActs:
         self._zone = zone
         self._runtime = runtime
 
-    async def carry_out(self, action: CreateTargets | DropLayout | VerifyPart) -> None:
+    async def carry_out(self, action: CreateTargets | DropLayout | VerifyRange) -> None:
         """Carry out one action; a repeat changes nothing."""
         store = self._runtime.route_store(self._c.kube, self._zone)
         match action:
-            case VerifyPart():
+            case VerifyRange():
                 self._verify_in_background(action)
                 return
             case CreateTargets(generation=generation) if self._is_held(generation):
@@ -83,19 +83,19 @@ class ReshardingActs:
         known = any(generation_of(p) == generation for reports in held for p in reports)
         return known or not self._runtime.has_met_data_nodes()
 
-    def _verify_in_background(self, action: VerifyPart) -> None:
-        """Start a comparison, at most one per part; its outcome wakes the zone."""
+    def _verify_in_background(self, action: VerifyRange) -> None:
+        """Start a comparison, at most one per range; its outcome wakes the zone."""
         overlap, runtime = action.overlap, self._runtime
-        key: PartKey = (overlap.old, overlap.new, action.leader_epoch)
+        key: RangeKey = (overlap.old, overlap.new, action.leader_epoch)
         source = runtime.monitor.get(action.source)
         target = runtime.monitor.get(action.target)
         most = self._zone.spec.rebalance.max_concurrent_migrations
-        full = len(runtime.parts.under_way) >= most
-        if source is None or target is None or full or not runtime.parts.is_due(key):
+        full = len(runtime.ranges.under_way) >= most
+        if source is None or target is None or full or not runtime.ranges.is_due(key):
             return
         runtime.compare_in_background(
-            runtime.parts,
+            runtime.ranges,
             key,
-            lambda: verify_part(self._c.executor, overlap, source, target),
+            lambda: verify_range(self._c.executor, overlap, source, target),
             lambda: self._c.wake_zone(runtime.key),
         )

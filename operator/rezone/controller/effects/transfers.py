@@ -20,7 +20,7 @@ from rezone.kube.kinds import ZoneKind
 from rezone.kube.names import AnyObject
 from rezone.kube.spark import Owner
 from rezone.resources.zone import DistributionZone
-from rezone.wire.copying.backfill_plan import BackfillPart, BackfillPlan
+from rezone.wire.copying.backfill_plan import BackfillPlan, BackfillRange
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     Ack,
@@ -104,8 +104,10 @@ class Transfers:
         if not peers:
             log.info("nothing to plan a SparkApplication with yet", application=action.name)
             return
-        parts = tuple(BackfillPart(part.new, part.old) for part in action.parts)
-        plan = BackfillPlan(nodes=dict(sorted(peers.items())), parts=parts)
+        ranges = tuple(
+            BackfillRange(hash_range.new, hash_range.old) for hash_range in action.ranges
+        )
+        plan = BackfillPlan(nodes=dict(sorted(peers.items())), ranges=ranges)
         await self._c.spark.ensure_backfill(action.name, self._zone, owner, plan)
 
     async def delete_spark(self, owner: Owner, name: str) -> None:

@@ -179,7 +179,7 @@ async def _until_told(node: WatchedNode, partition: PartitionId, uncompared: str
     raise NotComparedError(f"data node {node.node} has not said yet that it knows the outcome")
 
 
-async def verify_part(
+async def verify_range(
     executor: Executor,
     overlap: Overlap,
     source: WatchedNode,

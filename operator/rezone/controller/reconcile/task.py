@@ -92,13 +92,13 @@ class TaskReconciler:
         """Ask the machine of the task's type."""
         generation, now = task.metadata.generation, utc_now()
         if task.spec.type is TaskType.RESHARD:
-            parts = seen.runtime.parts
+            ranges = seen.runtime.ranges
             view = resharding_observe.observe(
                 seen.view,
                 task.spec,
                 task.status or RebalanceTaskStatus(),
                 resharding_observe.Compared(
-                    verified=parts.verified, differing=parts.differing, failing=parts.failing
+                    verified=ranges.verified, differing=ranges.differing, failing=ranges.failing
                 ),
                 grace_seconds=self._c.settings.resharding_grace_seconds,
             )

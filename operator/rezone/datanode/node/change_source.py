@@ -28,18 +28,18 @@ from rezone.wire.errors import (
 )
 from rezone.wire.layouts import HashRange, generation_of
 from rezone.wire.messages import (
+    AskedRange,
     ChangesFound,
     FollowChanges,
-    FollowedPart,
-    PartChanges,
     PartitionId,
+    RangeChanges,
     ReshardPosition,
 )
 
 ANSWER_BYTES_MAX = 4 << 20
 """The most that one answer has, but for its last entry: who asks for more gets this."""
 
-PARTS_MAX = 32_768
+RANGES_MAX = 32_768
 FOLLOWERS_MAX = 256
 """So many requests may wait at a node; each holds a thread."""
 
@@ -116,58 +116,58 @@ class ChangeSource:
 
     def _follow(self, request: FollowChanges) -> ChangesFound:
         until = self._clock.monotonic() + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
-        if len(request.parts) > PARTS_MAX:
-            raise ConflictError(f"{len(request.parts)} ranges are asked for, {PARTS_MAX} may be")
+        if len(request.ranges) > RANGES_MAX:
+            raise ConflictError(f"{len(request.ranges)} ranges are asked for, {RANGES_MAX} may be")
         notifier = Notifier()
-        with listening(self._partitions_of(request.parts), notifier):
+        with listening(self._partitions_of(request.ranges), notifier):
             while True:
                 notifier.clear()
                 found = self._answers(request)
                 left = until - self._clock.monotonic()
                 if left <= 0 or self._closed.is_set() or any(map(_is_news, found)):
-                    return ChangesFound(parts=tuple(found))
+                    return ChangesFound(ranges=tuple(found))
                 notifier.wait(min(left, _LOOK_SECONDS))
 
-    def _partitions_of(self, parts: tuple[FollowedPart, ...]) -> Iterator[ReshardTargets]:
-        for number in {part.partition for part in parts}:
+    def _partitions_of(self, ranges: tuple[AskedRange, ...]) -> Iterator[ReshardTargets]:
+        for number in {hash_range.partition for hash_range in ranges}:
             try:
                 partition = self._find(number)
             except RezoneError:
                 continue  # its answer says so
             yield partition.reshard_targets
 
-    def _answers(self, request: FollowChanges) -> list[PartChanges]:
+    def _answers(self, request: FollowChanges) -> list[RangeChanges]:
         room = min(request.bytes_max, ANSWER_BYTES_MAX)
-        answers: list[PartChanges] = []
-        for part in request.parts:
+        answers: list[RangeChanges] = []
+        for hash_range in request.ranges:
             try:
-                answer = self._answer(part, room)
+                answer = self._answer(hash_range, room)
             except RezoneError as error:
-                answer = PartChanges(error=error.info())
+                answer = RangeChanges(error=error.info())
             room -= len(answer.rows)
             answers.append(answer)
         return answers
 
-    def _answer(self, part: FollowedPart, room: int) -> PartChanges:
-        partition = self._find(part.partition)
-        hashes = _hashes_of(part, partition)
+    def _answer(self, hash_range: AskedRange, room: int) -> RangeChanges:
+        partition = self._find(hash_range.partition)
+        hashes = _hashes_of(hash_range, partition)
         state = _state_of(partition, hashes)
-        if part.time is None:
+        if hash_range.time is None:
             return _begun(partition, state)
-        position = Position(part.time, part.given_by)
-        reading = Reading(part.partition, hashes, position, state.reshard_positions)
+        position = Position(hash_range.time, hash_range.given_by)
+        reading = Reading(hash_range.partition, hashes, position, state.reshard_positions)
         if not reading.own:
-            _require_resharded(partition, part.given_by)
+            _require_resharded(partition, hash_range.given_by)
         try:
-            offset = _read(partition, part, reading, state.committed, room)
+            offset = _read(partition, hash_range, reading, state.committed, room)
         except SnapshotExpiredError as error:
             oldest = int(error.details.get("log_time", state.time))
-            raise truncated(part.partition, part.time, oldest) from error
+            raise truncated(hash_range.partition, hash_range.time, oldest) from error
         done = offset >= state.committed
         if done:
             reading.end(max(state.time, state.seal_time))
         _require_same_log(partition, state)
-        return PartChanges(
+        return RangeChanges(
             rows=reading.rows(),
             time=reading.position.time,
             offset=offset,
@@ -177,22 +177,24 @@ class ChangeSource:
         )
 
 
-def _begun(replica: Replica, state: _State) -> PartChanges:
+def _begun(replica: Replica, state: _State) -> RangeChanges:
     """Begin to follow: whatever is acknowledged from now on is later than what reads see now.
 
     Where in the log that is stays open: more may be committed than is applied.
     """
     if not state.time:
         raise _not_ready(replica)
-    return PartChanges(time=state.time, own=True)
+    return RangeChanges(time=state.time, own=True)
 
 
-def _read(replica: Replica, part: FollowedPart, reading: Reading, committed: int, room: int) -> int:
+def _read(
+    replica: Replica, hash_range: AskedRange, reading: Reading, committed: int, room: int
+) -> int:
     """Read the log on for a range; return up to where it was read."""
-    assert part.time is not None  # noqa: S101 - the caller has seen to it
-    store, offset = replica.store, part.offset
+    assert hash_range.time is not None  # noqa: S101 - the caller has seen to it
+    store, offset = replica.store, hash_range.offset
     if offset is None or offset < store.log_start:
-        offset = store.offset_after(part.time)
+        offset = store.offset_after(hash_range.time)
     for _ in range(_READS_MAX):
         if offset >= committed or reading.bytes >= room:
             break
@@ -220,18 +222,18 @@ def _require_resharded(replica: Replica, given_by: PartitionId) -> None:
         raise _not_ready(replica)
 
 
-def _hashes_of(part: FollowedPart, replica: Replica) -> HashRange:
-    hashes = HashRange(part.first_hash, part.last_hash + 1)
+def _hashes_of(hash_range: AskedRange, replica: Replica) -> HashRange:
+    hashes = HashRange(hash_range.first_hash, hash_range.last_hash + 1)
     start, end = replica.hash_range
     if not start <= hashes.start < hashes.end <= end:
         raise ConflictError(
-            f"hashes from {part.first_hash} to {part.last_hash} are not partition "
-            f"{part.partition}'s"
+            f"hashes from {hash_range.first_hash} to {hash_range.last_hash} are not partition "
+            f"{hash_range.partition}'s"
         )
     return hashes
 
 
-def _is_news(answer: PartChanges) -> bool:
+def _is_news(answer: RangeChanges) -> bool:
     return bool(answer.rows) or answer.ended or answer.more or answer.error is not None
 
 

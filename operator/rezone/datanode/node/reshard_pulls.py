@@ -1,7 +1,7 @@
 """The requests by which a node's new partitions pull their sources; what is asked is theirs.
 
 However many partitions pull, there is one thread for each node that leads sources, which follows
-all of their logs by one request at a time, and a few that fetch rows, part after part in turn.
+all of their logs by one request at a time, and a few that fetch rows, range after range in turn.
 They exist while there is something for them to do; another thread looks for that while the zone
 has a next layout. Each does nothing but repeat one of `sort`, `follow` and `backfill`, which end
 with one request at most: a simulation calls them by itself.
@@ -45,7 +45,7 @@ from rezone.wire.transport.ratelimit import RateLimit
 
 _LOOK_SECONDS = 0.1
 _WAIT_SECONDS = 0.005
-"""How soon to look again at parts of which too much is not committed yet."""
+"""How soon to look again at ranges of which too much is not committed yet."""
 _POLL_OTHERS_MS_MAX = 10
 _BACKFILL_TIMEOUT_SECONDS = 30.0
 _CATCH_UP_GRACE_SECONDS = 3.0
@@ -129,7 +129,7 @@ class ReshardPulls:
             thread.start()
 
     def _look_on(self) -> None:
-        """Sort the parts by who leads their sources, again and again, and see that they go on."""
+        """Sort the ranges by who leads their sources, again and again, and see that they go on."""
         while not self._closed.is_set():
             self._woken.clear()
             if not self.sort():
@@ -145,8 +145,8 @@ class ReshardPulls:
             self._woken.wait(_LOOK_SECONDS)
 
     def sort(self) -> bool:
-        """Sort the parts by who leads their sources; whether the zone has a next layout."""
-        self._sort(self._parts())
+        """Sort the ranges by who leads their sources; whether the zone has a next layout."""
+        self._sort(self._streams())
         self._rate_share = self._share_of_rate()
         return layouts.next_layout_of(self._host.zone.state.config) is not None
 
@@ -155,40 +155,40 @@ class ReshardPulls:
         """Who leads sources whose logs are to be followed."""
         return tuple(self._by_leader)
 
-    def _parts(self) -> list[ReshardStream]:
+    def _streams(self) -> list[ReshardStream]:
         new = layouts.next_layout_of(self._host.zone.state.config)
         if new is None:
             return []
         targets = [each for each in self._host.partitions() if each.partition_id in new.ids]
-        return [part for target in targets for part in target.reshard_streams.parts()]
+        return [stream for target in targets for stream in target.reshard_streams.streams()]
 
-    def _sort(self, parts: Sequence[ReshardStream]) -> None:
+    def _sort(self, streams: Sequence[ReshardStream]) -> None:
         by_leader: dict[NodeId, list[ReshardStream]] = {}
         not_backfilled: list[tuple[NodeId, ReshardStream]] = []
-        for part in parts:
-            leader = self._leader_of(part)
-            if leader is None or part.ended:
+        for stream in streams:
+            leader = self._leader_of(stream)
+            if leader is None or stream.ended:
                 continue
-            by_leader.setdefault(leader, []).append(part)
-            if not part.backfilled:
-                not_backfilled.append((leader, part))
+            by_leader.setdefault(leader, []).append(stream)
+            if not stream.backfilled:
+                not_backfilled.append((leader, stream))
         with self._lock:
             self._by_leader = by_leader
             # In the order in which they had their turns.
-            turns = {part: turn for turn, (_, part) in enumerate(self._not_backfilled)}
+            turns = {stream: turn for turn, (_, stream) in enumerate(self._not_backfilled)}
             not_backfilled.sort(key=lambda each: turns.get(each[1], len(turns)))
             self._not_backfilled = deque(not_backfilled)
 
     # --- who leads a source ----------------------------------------------------------------------
 
-    def _leader_of(self, part: ReshardStream) -> NodeId | None:
+    def _leader_of(self, stream: ReshardStream) -> NodeId | None:
         """Return who leads a source by the newest of what is known."""
-        known = [part.leader_hint]
-        record = self._host.zone.record(part.source)
+        known = [stream.leader_hint]
+        record = self._host.zone.record(stream.source)
         if record is not None:
             known.append((record.leader_epoch, record.leader))
         with contextlib.suppress(RezoneError):
-            own = self._host.find(part.source).record
+            own = self._host.find(stream.source).record
             known.append((own.leader_epoch, own.leader))
         _, leader = max(known)
         return leader if leader >= 0 else None
@@ -223,8 +223,8 @@ class ReshardPulls:
 
     def follow(self, leader: NodeId) -> bool:
         """Ask a node once for what the logs of its sources have; whether there was what to ask."""
-        parts = self._by_leader.get(leader, ())
-        asked = [(part, at) for part in parts if (at := part.next_catch_up()) is not None]
+        streams = self._by_leader.get(leader, ())
+        asked = [(stream, at) for stream in streams if (at := stream.next_catch_up()) is not None]
         if asked:
             self._ask(leader, asked)
         return bool(asked)
@@ -235,7 +235,7 @@ class ReshardPulls:
         # Those that wait for their own commits are not waited for long.
         poll_ms_max = settings.reshard_poll_ms if all_asked else _POLL_OTHERS_MS_MAX
         request = ReshardCatchUp(
-            parts=tuple(at for _, at in asked),
+            ranges=tuple(at for _, at in asked),
             bytes_max=settings.reshard_chunk_bytes,
             timeout_ms=min(settings.reshard_poll_ms, poll_ms_max),
             linger_ms=settings.reshard_linger_ms,
@@ -244,48 +244,48 @@ class ReshardPulls:
         try:
             catch_ups = self._call(leader, request, CatchUps, seconds).catch_ups
         except RezoneError as error:
-            for part, _ in asked:
-                part.failed(part.catch_up, error)
+            for stream, _ in asked:
+                stream.failed(stream.catch_up, error)
             self._woken.set()
             return
-        for (part, at), catch_up in zip(asked, catch_ups, strict=True):
+        for (stream, at), catch_up in zip(asked, catch_ups, strict=True):
             try:
-                part.caught_up(at, catch_up)
+                stream.caught_up(at, catch_up)
             except RezoneError as error:
-                part.failed(part.catch_up, error)
+                stream.failed(stream.catch_up, error)
             if catch_up.error is not None:
                 self._woken.set()
 
     # --- rows ------------------------------------------------------------------------------------
 
     def _backfill_on(self) -> None:
-        """Fetch rows for one part after the other, until all are backfilled."""
+        """Fetch rows for one range after the other, until all are backfilled."""
         while not self._closed.is_set() and self._not_backfilled:
             if not self.backfill():
                 self._closed.wait(_WAIT_SECONDS)
 
     def backfill(self) -> bool:
-        """Fetch the next rows of the part whose turn it is; whether there is one."""
+        """Fetch the next rows of the range whose turn it is; whether there is one."""
         turn = self._next_turn()
         if turn is None:
             return False
-        leader, part, request = turn
+        leader, stream, request = turn
         try:
-            self._fetch(leader, part, request)
+            self._fetch(leader, stream, request)
         except RezoneError as error:
-            part.failed(part.backfill, error)
+            stream.failed(stream.backfill, error)
             self._woken.set()
         finally:
             with self._lock:
-                self._fetching.discard(part)
+                self._fetching.discard(stream)
         return True
 
     def _fetch(
-        self, leader: NodeId, part: ReshardStream, request: BeginReshard | ReshardBackfill
+        self, leader: NodeId, stream: ReshardStream, request: BeginReshard | ReshardBackfill
     ) -> None:
         seconds = _BACKFILL_TIMEOUT_SECONDS
         if isinstance(request, BeginReshard):
-            part.begun(self._call(leader, request, ReshardBegun, seconds))
+            stream.begun(self._call(leader, request, ReshardBegun, seconds))
             return
         reply = self._call(leader, request, BackfillVersions, seconds)
         with self._lock:
@@ -293,7 +293,7 @@ class ReshardPulls:
             self.fetched_bytes += len(reply.versions)
         # The reading has rested by itself, also where the source is on this node.
         steps = CopySteps(self._host.foreground, BACKFILL_WEIGHT)
-        part.backfilled_with(request, reply)
+        stream.backfilled_with(request, reply)
         if reply.end:
             self._woken.set()
         steps.throttle()
@@ -307,14 +307,14 @@ class ReshardPulls:
         most = self._host.settings.reshard_chunk_bytes
         size = self._host.foreground.step_bytes(most)
         for turn in turns:
-            leader, part = turn
-            request = part.next_backfill(size)
+            leader, stream = turn
+            request = stream.next_backfill(size)
             if request is not None and self._takes(turn):
-                return leader, part, request
+                return leader, stream, request
         return None
 
     def _takes(self, turn: tuple[NodeId, ReshardStream]) -> bool:
-        """Put a part to the end of the queue; whether no other thread has taken it."""
+        """Put a range to the end of the queue; whether no other thread has taken it."""
         with self._lock:
             if turn[1] in self._fetching:
                 return False

@@ -12,7 +12,7 @@ from rezone.wire.messages import ReshardProgress
 
 
 class ReshardPhase(enum.StrEnum):
-    """How far the reshard stream of a part is: the range that an old and a new partition share."""
+    """How far the reshard stream of a range is: the range that an old and a new partition share."""
 
     BACKFILLING = "Backfilling"  # rows that were there before are still to come
     FOLLOWING = "Following"  # it has them, and pulls what is written since
@@ -42,22 +42,22 @@ class ReshardCollector(Collector):
         for partition in partitions:
             found += partition.reshard_streams.progress()
         phases = collections.Counter(map(phase_of, found))
-        parts = GaugeMetricFamily(
+        ranges = GaugeMetricFamily(
             "rezone_data_node_reshard_ranges",
-            "Parts of new partitions led here, each with one source, by how far they are.",
+            "Ranges of new partitions led here, each with one source, by how far they are.",
             labels=["phase"],
         )
         for phase in ReshardPhase:
-            parts.add_metric([phase], phases[phase])
-        yield parts
+            ranges.add_metric([phase], phases[phase])
+        yield ranges
         yield GaugeMetricFamily(
             "rezone_data_node_reshard_lag_rows",
-            "Rows of a source's log not pulled yet, of the part that lacks most.",
+            "Rows of a source's log not pulled yet, of the range that lacks most.",
             max((progress.lag_rows or 0 for progress in found), default=0),
         )
         yield GaugeMetricFamily(
             "rezone_data_node_reshard_backfilled_rows",
-            "Row versions that backfills have brought to these parts.",
+            "Row versions that backfills have brought to these ranges.",
             sum(progress.rows for progress in found),
         )
         yield CounterMetricFamily(

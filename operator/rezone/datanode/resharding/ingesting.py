@@ -1,6 +1,6 @@
 """What a node answers to a job that brings a new partition's rows past its log (decision 0486).
 
-The job has the node leave parts to it that it has not come to (`reserve`). Of each one it asks the
+The job has the node leave ranges to it that it has not come to (`reserve`). Of each one it asks the
 leader what to bring (`claim`), reads it from the source as the leader would, and
 has every replica take it (`ingest`); when all have it on their disks, the leader counts it
 (`commit`). Nothing waits for the job: a leader that is not asked for some seconds goes on
@@ -55,8 +55,8 @@ INGEST_BYTES_MAX: Final = 16 << 20
 INGESTS_MAX: Final = 8
 """How many calls bring rows at a time: each holds its rows in memory."""
 
-RESERVED_PARTS_MAX: Final = 2 * PARTITIONS_MAX
-"""A re-sharding of n partitions to m has less than n + m parts."""
+RESERVED_RANGES_MAX: Final = 2 * PARTITIONS_MAX
+"""A re-sharding of n partitions to m has less than n + m ranges."""
 
 _TURN_SECONDS: Final = 10.0
 _WEIGHT: Final = 2.0
@@ -84,28 +84,28 @@ class Ingesting:
         self._ingested_bytes = 0
 
     def reserve(self, request: ReserveBackfills) -> BackfillsReserved:
-        """Leave parts to the job for a while where this node leads; see `ReshardStream.reserve`.
+        """Leave ranges to the job for a while where this node leads; see `ReshardStream.reserve`.
 
-        LimitExceededError for more parts than a re-sharding can have.
+        LimitExceededError for more ranges than a re-sharding can have.
         """
-        if len(request.parts) > RESERVED_PARTS_MAX:
+        if len(request.ranges) > RESERVED_RANGES_MAX:
             raise LimitExceededError(
-                f"{len(request.parts)} parts; {RESERVED_PARTS_MAX} is the limit"
+                f"{len(request.ranges)} ranges; {RESERVED_RANGES_MAX} is the limit"
             )
-        for target, source in request.parts:
+        for target, source in request.ranges:
             with contextlib.suppress(RezoneError):  # others lead it, or it is over
-                self._streams(target).part(source).reserve()
+                self._streams(target).stream(source).reserve()
         with self._lock:
             return BackfillsReserved(self._ingested_bytes)
 
     def claim(self, request: ClaimBackfill) -> BackfillClaim:
         """Say what to bring, and leave it to the job for a while; see `ReshardStream.claim`."""
-        return self._streams(request.target).part(request.source).claim()
+        return self._streams(request.target).stream(request.source).claim()
 
     def commit(self, request: CommitIngested) -> Ack:
         """Count what all replicas have; see `ReshardStream.count_ingested`."""
-        part = self._streams(request.target).part(request.source)
-        part.count_ingested(_mark_of(request), request.leader_epoch, request.rows)
+        stream = self._streams(request.target).stream(request.source)
+        stream.count_ingested(_mark_of(request), request.leader_epoch, request.rows)
         return Ack()
 
     def ingest(self, request: IngestVersions) -> Ack:

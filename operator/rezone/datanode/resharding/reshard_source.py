@@ -59,7 +59,7 @@ _COALESCE_SECONDS = 0.05
 """How often who waits for more looks how much that is by now."""
 
 _READS_MAX = 8
-"""How often the log is read for one part and one answer: others want to be answered, too."""
+"""How often the log is read for one range and one answer: others want to be answered, too."""
 
 _IS_BROKEN = (ConflictError, SnapshotExpiredError)
 
@@ -70,10 +70,10 @@ def is_broken(error: RezoneError) -> bool:
 
 
 class _Cursor:
-    """Where the log of one part is read on, over the turns of one request."""
+    """Where the log of one range is read on, over the turns of one request."""
 
     def __init__(self, caught_up: CatchUpRange) -> None:
-        self.part = caught_up.part
+        self.hash_range = caught_up.hash_range
         self.offset = caught_up.offset
         self.branch = caught_up.partition_uuid
         self.reached: ReshardPosition | None = None
@@ -126,29 +126,29 @@ class ReshardSource:
 
     def begin(self, request: BeginReshard) -> ReshardBegun:
         """Say from where the log is to be followed: from where all is committed and applied."""
-        partition = self._leading(request.part)
+        partition = self._leading(request.hash_range)
         begun = partition.store.outgoing.begin_reshard()
         self._require_committed(partition, begun.position.offset)
-        _note_target(partition, request.part.target, begun.position.offset)
+        _note_target(partition, request.hash_range.target, begun.position.offset)
         return begun
 
     def backfill(self, request: ReshardBackfill) -> BackfillVersions:
-        """Return the next versions of a part; NotReadyError while not all of them are applied."""
-        partition, part = self._leading(request.part), request.part
+        """Return the next versions of a range; NotReadyError while not all of them are applied."""
+        partition, hash_range = self._leading(request.hash_range), request.hash_range
         leadership = partition.leadership
         self._require_applied(partition, request.applied)
         steps = CopySteps(self._foreground, ROWS_WEIGHT)
         found = range_versions(
             partition.store.engine,
-            _hashes_of(part),
+            _hashes_of(hash_range),
             request.after,
             min(request.bytes_max, CHUNK_BYTES_MAX),
             step_bytes=steps.step_bytes,
             throttle=steps.throttle,
         )
         # What was read may not be undone, and not be of rows that were replaced meanwhile.
-        if self._leading(part).leadership is not leadership:
-            raise NotReadyError(f"partition {part.source} has begun to lead again; retry")
+        if self._leading(hash_range).leadership is not leadership:
+            raise NotReadyError(f"partition {hash_range.source} has begun to lead again; retry")
         self._require_committed(partition, partition.store.applied)
         return BackfillVersions(
             versions=found.batch.serialize().to_pybytes(), reached=found.reached, end=found.end
@@ -172,22 +172,22 @@ class ReshardSource:
                 f"partition {replica.partition_id} has applied rows that may be undone; retry"
             )
 
-    def _leading(self, part: ReshardRange, read_to: int | None = None) -> ReplicaState:
+    def _leading(self, hash_range: ReshardRange, read_to: int | None = None) -> ReplicaState:
         """Return the partition if it leads, and knows as much as the target does."""
-        partition = self._find(part.source)
-        _require_leading(partition, part, read_to)
+        partition = self._find(hash_range.source)
+        _require_leading(partition, hash_range, read_to)
         return partition
 
     # --- following logs --------------------------------------------------------------------------
 
     def catch_up(self, request: ReshardCatchUp) -> CatchUps:
-        """Return what is committed, once something is for one of the parts, or time is over.
+        """Return what is committed, once something is for one of the ranges, or time is over.
 
-        What is found waits for more, but not a seal: each answer is an append at each part.
+        What is found waits for more, but not a seal: each answer is an append at each range.
         """
         now = self._clock.monotonic()
         until = now + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
-        cursors = [_Cursor(caught_up) for caught_up in request.parts[:CATCH_UP_RANGES_MAX]]
+        cursors = [_Cursor(caught_up) for caught_up in request.ranges[:CATCH_UP_RANGES_MAX]]
         notifier = Notifier()
         room = min(request.bytes_max, CHUNK_BYTES_MAX)
         with listening(self._partitions_of(cursors), notifier):
@@ -222,7 +222,7 @@ class ReshardSource:
         return full or refused or any(cursor.has_seal for cursor in cursors)
 
     def _partitions_of(self, cursors: list[_Cursor]) -> Iterator[ReshardTargets]:
-        for source in {cursor.part.source for cursor in cursors}:
+        for source in {cursor.hash_range.source for cursor in cursors}:
             try:
                 partition = self._find(source)
             except RezoneError:
@@ -230,7 +230,7 @@ class ReshardSource:
             yield partition.reshard_targets
 
     def _catch_ups(self, cursors: list[_Cursor], room: int) -> list[RangeCatchUp]:
-        """Read on for each part in turn, for all together about `room` bytes."""
+        """Read on for each range in turn, for all together about `room` bytes."""
         catch_ups: list[RangeCatchUp] = []
         room -= sum(cursor.size for cursor in cursors)
         for cursor in cursors:
@@ -244,12 +244,12 @@ class ReshardSource:
         return catch_ups
 
     def _catch_up(self, cursor: _Cursor, room: int) -> RangeCatchUp:
-        partition = self._leading(cursor.part, cursor.offset)
+        partition = self._leading(cursor.hash_range, cursor.offset)
         cursor.read_from(partition)
         time, committed, failover_log = _standing(partition)
         if cursor.offset > committed or branch_at(failover_log, cursor.offset) != cursor.branch:
             raise ConflictError(
-                f"partition {cursor.part.source} has another history than was pulled up to "
+                f"partition {cursor.hash_range.source} has another history than was pulled up to "
                 f"{cursor.offset}"
             )
         for _ in range(_READS_MAX):
@@ -268,27 +268,28 @@ class ReshardSource:
         committed: int,
         failover_log: tuple[FailoverEntry, ...],
     ) -> list[CatchUpEntry]:
-        """Return what the next committed entries mean for the part; the cursor is behind them."""
+        """Return what the next committed entries mean for the range; the cursor is behind them."""
         raw = replica.store.read(cursor.offset, _READ_BYTES)
         whole = [entry for entry in iter_entries(raw) if entry.header.end_offset <= committed]
         found = [
-            _sent(e) for e in range_entries(iter(whole), _hashes_of(cursor.part), failover_log)
+            _sent(e)
+            for e in range_entries(iter(whole), _hashes_of(cursor.hash_range), failover_log)
         ]
         if whole:
-            cursor.advance(found, _position_at(cursor.part.source, whole[-1], failover_log))
+            cursor.advance(found, _position_at(cursor.hash_range.source, whole[-1], failover_log))
         return found
 
 
 @entry
-def _require_leading(replica: ReplicaState, part: ReshardRange, read_to: int | None) -> None:
+def _require_leading(replica: ReplicaState, hash_range: ReshardRange, read_to: int | None) -> None:
     """Refuse where a replica does not lead, or knows less; note who has asked."""
     state = replica.leadership
     if state is None:
         raise replica.not_leader()
-    if replica.closed or not state.serving or replica.leader_epoch < part.leader_epoch:
-        raise NotReadyError(f"partition {part.source} does not serve yet; retry")
-    if part.keep_from is not None:
-        replica.reshard_targets.heard(part.target, part.keep_from, read_to)
+    if replica.closed or not state.serving or replica.leader_epoch < hash_range.leader_epoch:
+        raise NotReadyError(f"partition {hash_range.source} does not serve yet; retry")
+    if hash_range.keep_from is not None:
+        replica.reshard_targets.heard(hash_range.target, hash_range.keep_from, read_to)
 
 
 @entry
@@ -304,8 +305,8 @@ def _standing(replica: ReplicaState) -> tuple[int, int, tuple[FailoverEntry, ...
     return time, replica.positions.committed, replica.store.meta.failover_log
 
 
-def _hashes_of(part: ReshardRange) -> HashRange:
-    return HashRange(part.first_hash, part.last_hash + 1)
+def _hashes_of(hash_range: ReshardRange) -> HashRange:
+    return HashRange(hash_range.first_hash, hash_range.last_hash + 1)
 
 
 def _position_at(

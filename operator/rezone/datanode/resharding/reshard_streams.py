@@ -92,7 +92,7 @@ and the rest is by what writers keep in `benchmarks/resharding.py` (decisions 01
 """
 
 CLAIM_SECONDS: Final = 10.0
-"""How long a leader backfills nothing by itself once a job has reserved a part, or claimed rows."""
+"""How long a leader backfills nothing by itself once a job reserved a range, or claimed rows."""
 
 _NO_ROWS: Final = rows_batch([], [], [])
 
@@ -156,10 +156,12 @@ class ReshardStream:
             return None
         match self._step(BackfillTurn()):
             case AskBegin(epoch, keep_from):
-                return BeginReshard(part=self._part(epoch, keep_from))
+                return BeginReshard(hash_range=self._hash_range(epoch, keep_from))
             case AskBackfill(epoch, keep_from, after, applied):
-                part = self._part(epoch, keep_from)
-                return ReshardBackfill(part=part, after=after, bytes_max=bytes_max, applied=applied)
+                hash_range = self._hash_range(epoch, keep_from)
+                return ReshardBackfill(
+                    hash_range=hash_range, after=after, bytes_max=bytes_max, applied=applied
+                )
             case _:
                 return None
 
@@ -169,7 +171,7 @@ class ReshardStream:
         self._tell()
         match self._step(StreamTurn()):
             case AskStream(epoch, keep_from, offset, partition_uuid):
-                return CatchUpRange(self._part(epoch, keep_from), offset, partition_uuid)
+                return CatchUpRange(self._hash_range(epoch, keep_from), offset, partition_uuid)
             case _:
                 return None
 
@@ -183,7 +185,7 @@ class ReshardStream:
         """Whether the source is sealed, and all of it is here."""
         return stage_of(self.position) is Stage.ENDED
 
-    def _part(self, leader_epoch: int, keep_from: int | None) -> ReshardRange:
+    def _hash_range(self, leader_epoch: int, keep_from: int | None) -> ReshardRange:
         return ReshardRange(
             source=self.source,
             target=self.overlap.new,
@@ -310,7 +312,7 @@ class ReshardStream:
 
     @entry
     def reserve(self) -> None:
-        """Backfill nothing for a while: a job has not come to this part yet.
+        """Backfill nothing for a while: a job has not come to this range yet.
 
         Nothing changes where a job has claimed rows in this leadership: whether it goes on is known
         by its claims. Nor where it could not claim any.
@@ -333,8 +335,10 @@ class ReshardStream:
         mark = self.partition.store.range_ingest.standing(self.source)
         if position is not None and not position.backfilling:
             start = StreamStart(position.offset, position.partition_uuid)
-            part = self._part(epoch, None)
-            return BackfillClaim(part=part, begun=start, leader_epoch=epoch, backfilled=True)
+            hash_range = self._hash_range(epoch, None)
+            return BackfillClaim(
+                hash_range=hash_range, begun=start, leader_epoch=epoch, backfilled=True
+            )
         asked = self._core.next_ingest(self._look())
         if asked is None or mark is None:
             raise NotReadyError(f"partition {self.overlap.new} takes no rows of {self.source} now")
@@ -344,7 +348,7 @@ class ReshardStream:
         config = self.partition.config
         rate, targets = config.copy_bytes_per_second_max, config.next_partitions
         return BackfillClaim(
-            part=self._part(asked.leader_epoch, asked.keep_from),
+            hash_range=self._hash_range(asked.leader_epoch, asked.keep_from),
             begun=mark.begun,
             leader_epoch=epoch,
             replicas=self.partition.record.replicas,
@@ -459,35 +463,35 @@ class ReshardStreams:
     def __init__(self, replica: ReplicaState) -> None:
         self._replica = replica
         self.runner = replica.runner
-        self._parts: tuple[ReshardStream, ...] = ()
+        self._streams: tuple[ReshardStream, ...] = ()
         self._leadership: Leadership | None = None
         self._layouts: tuple[Layout, Layout] | None = None
 
-    def parts(self) -> tuple[ReshardStream, ...]:
-        """Return the parts of the present leadership; none where there is nothing to pull."""
+    def streams(self) -> tuple[ReshardStream, ...]:
+        """Return the streams of the present leadership; none where there is nothing to pull."""
         replica = self._replica
         old, new = layouts.layout_of(replica.config), layouts.next_layout_of(replica.config)
         if new is None or replica.partition_id not in new.ids:
             return ()
-        return self._parts_between(old, new)
+        return self._streams_between(old, new)
 
     @entry
-    def _parts_between(self, old: Layout, new: Layout) -> tuple[ReshardStream, ...]:
+    def _streams_between(self, old: Layout, new: Layout) -> tuple[ReshardStream, ...]:
         replica = self._replica
         leadership = None if replica.closed else replica.leadership
         if leadership is not self._leadership or self._layouts != (old, new):
             self._leadership, self._layouts = leadership, (old, new)
             overlaps = layouts.sources_of(replica.partition_id, old, new)
-            self._parts = tuple(
+            self._streams = tuple(
                 ReshardStream(replica, overlap, leadership)
                 for overlap in overlaps
                 if leadership is not None
             )
-        return self._parts
+        return self._streams
 
-    def part(self, source: PartitionId) -> ReshardStream:
-        """Return the part of a source; NotLeaderError where nothing is pulled of it."""
-        found = next((part for part in self.parts() if part.source == source), None)
+    def stream(self, source: PartitionId) -> ReshardStream:
+        """Return the stream from a source; NotLeaderError where nothing is pulled of it."""
+        found = next((stream for stream in self.streams() if stream.source == source), None)
         if found is None:
             raise self._replica.not_leader()
         return found
@@ -495,4 +499,4 @@ class ReshardStreams:
     @entry
     def progress(self) -> tuple[ReshardProgress, ...]:
         """Return how far each reshard stream is."""
-        return tuple(part.progress() for part in self.parts())
+        return tuple(stream.progress() for stream in self.streams())

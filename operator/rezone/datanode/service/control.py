@@ -296,7 +296,7 @@ class Control:
         wait_readable(partition, as_of)
         # Versions that are pulled are older than the entries that they come in: a time that is
         # readable tells nothing of them, and only the leader's log is known to have them all.
-        if partition.reshard_streams.parts():
+        if partition.reshard_streams.streams():
             wait_applied(partition, partition.store.log_end)
         partition.calls.require_whole()
         start, end = partition.hash_range

@@ -8,7 +8,7 @@ will come.
 
 Commit times go on rising from one side to the other, for the reshard stream of a seal has a time
 not below the seal's. What a transaction reads is as of a time when it began, which must be after
-the seals of the parts that it has to do with: rows that were acknowledged by then may have later
+the seals of the ranges that it has to do with: rows that were acknowledged by then may have later
 times at the source.
 
 Concurrency: under the partition's lock.
@@ -32,7 +32,7 @@ from rezone.wire.messages import PartitionId, ZoneConfig
 
 
 class Serving:
-    """The parts of one replica's range; `zone` is asked for the zone's configuration."""
+    """What one replica serves of its range; `zone` is asked for the zone's configuration."""
 
     def __init__(
         self, store: PartitionStore, positions: Positions, zone: Callable[[], ZoneConfig]
@@ -41,7 +41,7 @@ class Serving:
         self._positions = positions
         self._zone = zone
         self._config: ZoneConfig | None = None
-        self._parts: tuple[Overlap, ...] = ()
+        self._overlaps: tuple[Overlap, ...] = ()
 
     def rows(self, row_ids: list[bytes]) -> Served:
         """Return the question whether these rows are served."""
@@ -53,7 +53,10 @@ class Serving:
     def hashes(self, hashes: HashRange) -> Served:
         """Return the question whether a range is served."""
         return lambda: (
-            not any(part.start < hashes.end and hashes.start < part.end for part in self._missing())
+            not any(
+                overlap.start < hashes.end and hashes.start < overlap.end
+                for overlap in self._missing()
+            )
         )
 
     @property
@@ -73,51 +76,51 @@ class Serving:
 
     def require_since(self, row_ids: Any, read_time: int) -> None:
         """Refuse rows to a transaction that reads as of a time before they came here."""
-        for part, sealed in self._sealed_after(read_time):
-            if _touch(row_ids, [part]):
-                raise _of_another_time(part, sealed, read_time)
+        for overlap, sealed in self._sealed_after(read_time):
+            if _touch(row_ids, [overlap]):
+                raise _of_another_time(overlap, sealed, read_time)
 
     def require_range_since(self, hashes: HashRange, read_time: int) -> None:
         """Refuse a range to a transaction that reads as of a time before a part of it came here."""
-        for part, sealed in self._sealed_after(read_time):
-            if part.start < hashes.end and hashes.start < part.end:
-                raise _of_another_time(part, sealed, read_time)
+        for overlap, sealed in self._sealed_after(read_time):
+            if overlap.start < hashes.end and hashes.start < overlap.end:
+                raise _of_another_time(overlap, sealed, read_time)
 
     def _sealed_after(self, read_time: int) -> Iterator[tuple[Overlap, int]]:
-        for part in self._all():
-            position = self._store.reshard_position(part.old)
+        for overlap in self._all():
+            position = self._store.reshard_position(overlap.old)
             sealed = position.commit_time if position is not None else 0
             if read_time < sealed:
-                yield part, sealed
+                yield overlap, sealed
 
     def _missing(self) -> list[Overlap]:
-        """Return the parts that are not served yet."""
-        return [part for part in self._all() if not self.has_source(part.old)]
+        """Return the ranges that are not served yet."""
+        return [overlap for overlap in self._all() if not self.has_source(overlap.old)]
 
     def _all(self) -> tuple[Overlap, ...]:
-        """Return the parts that come from other partitions; none but in a re-sharding."""
+        """Return the ranges that come from other partitions; none but in a re-sharding."""
         config = self._zone()
         if config is not self._config:
-            self._config, self._parts = config, _parts_of(config, self._store.meta.partition)
-        return self._parts
+            self._config, self._overlaps = config, _overlaps_of(config, self._store.meta.partition)
+        return self._overlaps
 
 
-def _parts_of(config: ZoneConfig, partition: PartitionId) -> tuple[Overlap, ...]:
+def _overlaps_of(config: ZoneConfig, partition: PartitionId) -> tuple[Overlap, ...]:
     new = layouts.next_layout_of(config)
     if new is None or partition not in new.ids:
         return ()
     return tuple(layouts.sources_of(partition, layouts.layout_of(config), new))
 
 
-def _of_another_time(part: Overlap, sealed: int, read_time: int) -> TransactionConflictError:
+def _of_another_time(overlap: Overlap, sealed: int, read_time: int) -> TransactionConflictError:
     return TransactionConflictError(
-        f"the transaction reads as of {read_time}, before partition {part.old} was sealed at "
+        f"the transaction reads as of {read_time}, before partition {overlap.old} was sealed at "
         f"{sealed}; begin a new one",
         sealed=sealed,
     )
 
 
-def _touch(row_ids: Any, parts: list[Overlap]) -> bool:
-    """Return whether one of the rows is in the range of one of these parts."""
-    ranges = (HashRange(part.start, part.end) for part in parts)
+def _touch(row_ids: Any, overlaps: list[Overlap]) -> bool:
+    """Return whether one of the rows is in one of these ranges."""
+    ranges = (HashRange(overlap.start, overlap.end) for overlap in overlaps)
     return any(pc.any(in_range(row_ids, hashes)).as_py() for hashes in ranges)

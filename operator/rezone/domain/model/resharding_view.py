@@ -1,7 +1,7 @@
 """What a re-sharding sees of its zone, and what it asks for (docs/decisions/0120).
 
-A *source* is an old partition, an *target* a new one that overlaps with it, a *part* what they have
-in common.
+A *source* is an old partition, a *target* a new one that overlaps with it, a *range* what they
+have in common.
 """
 
 import collections
@@ -14,8 +14,8 @@ from rezone.wire.layouts import Overlap, generation_of
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, LeaderAndIsr, NodeId, PartitionId
 
 
-class PartPhase(enum.StrEnum):
-    """How far a part is."""
+class RangePhase(enum.StrEnum):
+    """How far a range is."""
 
     BACKFILLING = "Backfilling"  # rows that were there before are still to come
     FOLLOWING = "Following"  # it has them, and was not found to be equal yet
@@ -25,14 +25,14 @@ class PartPhase(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PartView:
-    """What a target's leader says of one part.
+class RangeView:
+    """What a target's leader says of one range.
 
     `backfilled`: all rows that were there when it began are in its log. `lag_rows` are those of the
     source's log that it has not pulled, None while nothing is known of that. `broken`: the
-    source's log does not lead on from where it stands. `verified`: the part was equal at both sides
-    as of one time (B-04), `differs`: it was not, `not_compared`: why that is not known. `sealed`:
-    the pulled seal is committed, it serves. Bytes are estimates.
+    source's log does not lead on from where it stands. `verified`: the range was equal at both
+    sides as of one time (B-04), `differs`: it was not, `not_compared`: why that is not known.
+    `sealed`: the pulled seal is committed, it serves. Bytes are estimates.
     """
 
     overlap: Overlap
@@ -47,15 +47,15 @@ class PartView:
     bytes_total: int = 0
 
     @property
-    def phase(self) -> PartPhase:
+    def phase(self) -> RangePhase:
         """How far it is."""
         if self.sealed:
-            return PartPhase.SERVING
+            return RangePhase.SERVING
         if self.broken or self.differs:
-            return PartPhase.BROKEN
+            return RangePhase.BROKEN
         if not self.backfilled:
-            return PartPhase.BACKFILLING
-        return PartPhase.VERIFIED if self.verified else PartPhase.FOLLOWING
+            return RangePhase.BACKFILLING
+        return RangePhase.VERIFIED if self.verified else RangePhase.FOLLOWING
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class TargetView:
 
     partition: PartitionId
     nodes: tuple[NodeId, ...]
-    parts: tuple[PartView, ...]
+    ranges: tuple[RangeView, ...]
     record: LeaderAndIsr | None = None
     in_sync: bool = False
     leader_epoch: int | None = None
@@ -82,17 +82,17 @@ class TargetView:
     @property
     def serves(self) -> bool:
         """Whether clients' rows may be in it already."""
-        return any(part.sealed for part in self.parts)
+        return any(hash_range.sealed for hash_range in self.ranges)
 
     @property
     def broken(self) -> bool:
-        """Whether a part can only be pulled from the start."""
-        return any(part.broken for part in self.parts)
+        """Whether a range can only be pulled from the start."""
+        return any(hash_range.broken for hash_range in self.ranges)
 
     @property
     def differs(self) -> bool:
-        """Whether a part that is not served yet is not what its source has."""
-        return any(part.differs and not part.sealed for part in self.parts)
+        """Whether a range that is not served yet is not what its source has."""
+        return any(hash_range.differs and not hash_range.sealed for hash_range in self.ranges)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,13 +156,13 @@ class ReshardingView:
     spark_threshold_bytes: int = 1 << 50
 
     @functools.cached_property
-    def parts(self) -> Mapping[PartitionId, tuple[tuple[TargetView, PartView], ...]]:
-        """The targets of each source, each with the part that comes from it."""
-        found: dict[PartitionId, list[tuple[TargetView, PartView]]] = {p: [] for p in self.sources}
+    def ranges(self) -> Mapping[PartitionId, tuple[tuple[TargetView, RangeView], ...]]:
+        """The targets of each source, each with the range that comes from it."""
+        found: dict[PartitionId, list[tuple[TargetView, RangeView]]] = {p: [] for p in self.sources}
         for target in self.targets.values():
-            for part in target.parts:
-                if part.overlap.old in found:
-                    found[part.overlap.old].append((target, part))
+            for hash_range in target.ranges:
+                if hash_range.overlap.old in found:
+                    found[hash_range.overlap.old].append((target, hash_range))
         return {partition: tuple(pairs) for partition, pairs in found.items()}
 
     @functools.cached_property
@@ -173,14 +173,14 @@ class ReshardingView:
             for partition, source in self.sources.items()
             if source.record.sealed
             or source.sealed
-            or any(part.sealed for _, part in self.parts[partition])
+            or any(hash_range.sealed for _, hash_range in self.ranges[partition])
         )
 
     @property
-    def phases(self) -> Mapping[PartPhase, int]:
-        """How many parts are how far."""
+    def phases(self) -> Mapping[RangePhase, int]:
+        """How many ranges are how far."""
         return collections.Counter(
-            part.phase for target in self.targets.values() for part in target.parts
+            hash_range.phase for target in self.targets.values() for hash_range in target.ranges
         )
 
     @property
@@ -216,8 +216,8 @@ class CreateTargets:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VerifyPart:
-    """Compare the digests of a part at both leaders as of one time (B-04).
+class VerifyRange:
+    """Compare the digests of a range at both leaders as of one time (B-04).
 
     `leader_epoch` is the target's: what leads it later is compared again.
     """
@@ -249,11 +249,11 @@ class DropLayout:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnsureBackfill:
-    """Create the SparkApplication `name` that backfills these parts, unless it exists."""
+    """Create the SparkApplication `name` that backfills these ranges, unless it exists."""
 
     name: str
-    parts: tuple[Overlap, ...]
+    ranges: tuple[Overlap, ...]
 
 
-ReshardingAction = CreateTargets | VerifyPart | RequestSeal | DropLayout | EnsureBackfill
+ReshardingAction = CreateTargets | VerifyRange | RequestSeal | DropLayout | EnsureBackfill
 """What only a re-sharding asks for."""

@@ -7,7 +7,7 @@ no more; it is not made again in the same attempt, and says in the status why it
 """
 
 from rezone.domain.machines.statuses import with_error
-from rezone.domain.model.resharding_view import EnsureBackfill, PartView
+from rezone.domain.model.resharding_view import EnsureBackfill, RangeView
 from rezone.domain.model.world import DeleteSparkApplication
 from rezone.domain.observed.spark_states import ENDED, SparkState
 from rezone.domain.rebalance.run import child_name
@@ -18,11 +18,11 @@ from rezone.resources.conditions import Reason
 def backfill_by_spark(run: ReshardingRun) -> None:
     """Ask for the application where there is enough left to backfill; once in an attempt."""
     left = [
-        part
+        hash_range
         for target in run.view.targets.values()
         if target.open and target.nodes
-        for part in target.parts
-        if not part.backfilled and not part.sealed
+        for hash_range in target.ranges
+        if not hash_range.backfilled and not hash_range.sealed
     ]
     name = child_name(run.name, f"backfill-{run.status.attempt + 1}")
     if run.status.spark_application == name:
@@ -41,13 +41,13 @@ def end_backfill(run: ReshardingRun) -> bool:
     return False
 
 
-def _is_bulk(run: ReshardingRun, left: list[PartView]) -> bool:
+def _is_bulk(run: ReshardingRun, left: list[RangeView]) -> bool:
     threshold = run.view.spark_threshold_bytes
-    size = sum(max(0, part.bytes_total - part.bytes_done) for part in left)
+    size = sum(max(0, hash_range.bytes_total - hash_range.bytes_done) for hash_range in left)
     return threshold == 0 or size > threshold
 
 
-def _watch(run: ReshardingRun, name: str, left: list[PartView]) -> None:
+def _watch(run: ReshardingRun, name: str, left: list[RangeView]) -> None:
     """Make the application that is decided on and not there; tell why it has failed."""
     view = run.view
     if view.spark_name != name or view.spark_taken:
@@ -61,5 +61,5 @@ def _watch(run: ReshardingRun, name: str, left: list[PartView]) -> None:
             run.status = with_error(run.status, Reason.SPARK_UNAVAILABLE, text)
 
 
-def _ask(run: ReshardingRun, name: str, left: list[PartView]) -> None:
-    run.act(EnsureBackfill(name=name, parts=tuple(part.overlap for part in left)))
+def _ask(run: ReshardingRun, name: str, left: list[RangeView]) -> None:
+    run.act(EnsureBackfill(name=name, ranges=tuple(hash_range.overlap for hash_range in left)))

@@ -127,11 +127,11 @@ def switching(run: ReshardingRun) -> bool:
 
 
 def _differs(run: ReshardingRun) -> str:
-    """Return what is wrong with a part, while the old layout can still be gone back to."""
+    """Return what is wrong with a range, while the old layout can still be gone back to."""
     if run.view.cut_over:
         return ""
-    parts = (part for target in run.view.targets.values() for part in target.parts)
-    wrong = next((part.overlap for part in parts if part.differs), None)
+    ranges = (hash_range for target in run.view.targets.values() for hash_range in target.ranges)
+    wrong = next((hash_range.overlap for hash_range in ranges if hash_range.differs), None)
     return differing(wrong) if wrong is not None else ""
 
 

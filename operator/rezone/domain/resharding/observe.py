@@ -9,7 +9,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 
 from rezone.domain.assignment.assignments import parse
-from rezone.domain.model.resharding_view import PartView, ReshardingView, SourceView, TargetView
+from rezone.domain.model.resharding_view import RangeView, ReshardingView, SourceView, TargetView
 from rezone.domain.model.world import NodeView, ZoneView
 from rezone.domain.observed.readiness import CLOSE_ROWS
 from rezone.domain.rebalance.clients_served import busiest
@@ -25,20 +25,20 @@ from rezone.wire.messages import (
     SealState,
 )
 
-PartKey = tuple[PartitionId, PartitionId, int]
-"""A part as it was compared: the source, the target, and the target's leader epoch."""
+RangeKey = tuple[PartitionId, PartitionId, int]
+"""A range as it was compared: the source, the target, and the target's leader epoch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The parts that equalled their source when they were compared, and those that differed.
+    """The ranges that equalled their source when they were compared, and those that differed.
 
     `failing` could not be compared the last time, and why.
     """
 
-    verified: Collection[PartKey] = ()
-    differing: Collection[PartKey] = ()
-    failing: Mapping[PartKey, str] = dataclasses.field(default_factory=dict)
+    verified: Collection[RangeKey] = ()
+    differing: Collection[RangeKey] = ()
+    failing: Mapping[RangeKey, str] = dataclasses.field(default_factory=dict)
 
 
 def observe(
@@ -115,7 +115,7 @@ def _word(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> bool 
 
 @functools.lru_cache(maxsize=16)
 def _overlaps(old: Layout, new: Layout) -> Mapping[PartitionId, tuple[Overlap, ...]]:
-    """Return each target's parts; every pass asks for the same ones, and there are thousands."""
+    """Return each target's ranges; every pass asks for the same ones, and there are thousands."""
     return {partition: tuple(sources_of(partition, old, new)) for partition in new.ids}
 
 
@@ -127,12 +127,12 @@ def _targets(
     for partition, nodes in zip(new.ids, target, strict=True):
         record = view.routes.get(partition)
         there = tuple(n for n in nodes if n in view.nodes and not view.nodes[n].lost)
-        parts = overlaps.get(partition, ())
+        ranges = overlaps.get(partition, ())
         report = view.leader_report(partition) if record is not None else None
         found[partition] = TargetView(
             partition=partition,
             nodes=there,
-            parts=_parts(view, old, parts, report, compared),
+            ranges=_ranges(view, old, ranges, report, compared),
             record=record,
             in_sync=record is not None and _in_sync(view, partition, record, there),
             leader_epoch=report.leader_epoch if report is not None else None,
@@ -158,13 +158,13 @@ def _is_indexed(view: ZoneView, report: ReplicaReport | None) -> bool:
     return behind < CLOSE_ROWS and {*view.indexes} <= {*report.index.built}
 
 
-def _parts(
+def _ranges(
     view: ZoneView,
     old: Layout | None,
     overlaps: Sequence[Overlap],
     report: ReplicaReport | None,
     compared: Compared,
-) -> tuple[PartView, ...]:
+) -> tuple[RangeView, ...]:
     said = {each.source: each for each in report.reshard_progress} if report is not None else {}
     epoch = report.leader_epoch if report is not None else 0
     found = []
@@ -173,7 +173,7 @@ def _parts(
         key = (overlap.old, overlap.new, epoch)
         done, total = _bytes(view, old, overlap, progress)
         found.append(
-            PartView(
+            RangeView(
                 overlap=overlap,
                 backfilled=progress.backfilled,
                 lag_rows=progress.lag_rows,
@@ -192,7 +192,7 @@ def _parts(
 def _bytes(
     view: ZoneView, old: Layout | None, overlap: Overlap, progress: ReshardProgress
 ) -> tuple[int, int]:
-    """Return how many bytes of a part are backfilled, and how many it has, about.
+    """Return how many bytes of a range are backfilled, and how many it has, about.
 
     As if they were spread evenly over the source's range, as hashes are.
     """

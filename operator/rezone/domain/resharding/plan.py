@@ -83,47 +83,47 @@ def plan_for(old: OldZone, layout: Layout, target: Topology, revision: int) -> R
 
 
 def _inherited(
-    old: OldZone, parts: Sequence[Overlap], replicas: int, usable: frozenset[NodeId]
+    old: OldZone, overlaps: Sequence[Overlap], replicas: int, usable: frozenset[NodeId]
 ) -> tuple[NodeId, ...]:
     """Return the nodes that hold most of a range, whoever leads most of it first.
 
     Nodes that are not usable stand in only for want of others: the planner takes them out.
     """
-    held = _held(old, parts)
+    held = _held(old, overlaps)
     led: dict[NodeId, int] = {}
-    for part in parts:
-        leader = old.leaders[index_of(part.old)]
-        led[leader] = led.get(leader, 0) + _part_bytes(old, part)
+    for overlap in overlaps:
+        leader = old.leaders[index_of(overlap.old)]
+        led[leader] = led.get(leader, 0) + _range_bytes(old, overlap)
     best = sorted(held, key=lambda n: (n not in usable, -held[n], -led.get(n, 0), n))
     return tuple(sorted(best[:replicas], key=lambda n: (-led.get(n, 0), -held[n], n)))
 
 
-def _held(old: OldZone, parts: Iterable[Overlap]) -> Mapping[NodeId, int]:
-    """Return how many bytes of these parts each node holds."""
+def _held(old: OldZone, overlaps: Iterable[Overlap]) -> Mapping[NodeId, int]:
+    """Return how many bytes of these ranges each node holds."""
     held: dict[NodeId, int] = {}
-    for part in parts:
-        for node in old.topology[index_of(part.old)]:
-            held[node] = held.get(node, 0) + _part_bytes(old, part)
+    for overlap in overlaps:
+        for node in old.topology[index_of(overlap.old)]:
+            held[node] = held.get(node, 0) + _range_bytes(old, overlap)
     return held
 
 
-def _part_bytes(old: OldZone, part: Overlap) -> int:
-    start, end = old.layout.range_of(part.old)
-    size = old.partition_bytes[index_of(part.old)]
+def _range_bytes(old: OldZone, overlap: Overlap) -> int:
+    start, end = old.layout.range_of(overlap.old)
+    size = old.partition_bytes[index_of(overlap.old)]
     # One byte at least, so that empty zones keep their places too.
-    return max(1, size * (part.end - part.start) // (end - start))
+    return max(1, size * (overlap.end - overlap.start) // (end - start))
 
 
-def _bytes_of(old: OldZone, parts: Iterable[Overlap]) -> int:
-    return sum(_part_bytes(old, part) for part in parts)
+def _bytes_of(old: OldZone, overlaps: Iterable[Overlap]) -> int:
+    return sum(_range_bytes(old, overlap) for overlap in overlaps)
 
 
 def _traffic(old: OldZone, layout: Layout, target: Topology) -> tuple[int, int]:
     """Return the bytes of all new replicas, and of what their nodes do not hold yet."""
     copied = sent = 0
     for partition in layout.ids:
-        parts = tuple(sources_of(partition, old.layout, layout))
-        size, held = _bytes_of(old, parts), _held(old, parts)
+        overlaps = tuple(sources_of(partition, old.layout, layout))
+        size, held = _bytes_of(old, overlaps), _held(old, overlaps)
         for node in target[index_of(partition)]:
             copied += size
             sent += size - held.get(node, 0)

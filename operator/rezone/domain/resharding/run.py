@@ -11,7 +11,7 @@ from rezone.resources.conditions import Reason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress, TaskState
 
 _CUT_OVER = frozenset({TaskState.FINALIZING, TaskState.STOPPING_REDUNDANT, TaskState.SUCCEEDED})
-"""In these all parts are served, also those of which a leader says nothing just now."""
+"""In these all ranges are served, also those of which a leader says nothing just now."""
 
 
 class ReshardingRun(Run):
@@ -43,18 +43,22 @@ class ReshardingRun(Run):
         return self.give_up("cancel", Reason.CANCELLED, "cancelled by spec.cancel")
 
     def settle_progress(self) -> None:
-        """Write the progress in steps: parts that are backfilled, sources that have cut over."""
+        """Write the progress in steps: ranges that are backfilled, sources that have cut over."""
         if not self.view.created or not self.view.sources:
             return
-        parts = [part for target in self.view.targets.values() for part in target.parts]
+        ranges = [
+            hash_range for target in self.view.targets.values() for hash_range in target.ranges
+        ]
         over = self.state in _CUT_OVER
         counted = TaskProgress(
-            moves_total=len(parts),
-            moves_done=sum(over or part.backfilled or part.sealed for part in parts),
+            moves_total=len(ranges),
+            moves_done=sum(
+                over or hash_range.backfilled or hash_range.sealed for hash_range in ranges
+            ),
             leader_moves_total=len(self.view.sources),
             leader_moves_done=len(self.view.sources if over else self.view.cut_over),
-            bytes_total=sum(part.bytes_total for part in parts),
-            bytes_done=sum(part.bytes_done for part in parts),
+            bytes_total=sum(hash_range.bytes_total for hash_range in ranges),
+            bytes_done=sum(hash_range.bytes_done for hash_range in ranges),
         )
         old = self.status.progress
         counted = without_falling(counted, old)

@@ -1,6 +1,6 @@
 """What is done for each target and each source of a re-sharding while it runs.
 
-A target backfills and pulls by itself; its parts are verified, and one that is broken is begun
+A target backfills and pulls by itself; its ranges are verified, and one that is broken is begun
 again, unless it serves or a source of it may be sealing. A source: when all its targets are ready
 it is authorized to seal, in its record, and asked in the next pass; when its leader says that the
 seal is committed, the record says so too. Suspended, nothing is begun, but what was authorized
@@ -12,12 +12,12 @@ import collections
 from rezone.domain.machines.statuses import with_error
 from rezone.domain.model.changes import change_of
 from rezone.domain.model.resharding_view import (
-    PartView,
+    RangeView,
     RequestSeal,
     ReshardingView,
     SourceView,
     TargetView,
-    VerifyPart,
+    VerifyRange,
 )
 from rezone.domain.model.world import ChangeRoutes, RouteChange
 from rezone.domain.resharding.run import ReshardingRun
@@ -29,8 +29,8 @@ from rezone.wire.messages import LeaderAndIsr
 _NO_NODE = "Unreachable: no node of a new partition is left"
 _FAR = "CatchingUp: reshard streams"
 _SILENT = "Unreachable: leaders of new partitions"
-_BROKEN = "Broken: a part that cannot be pulled, of a new partition that serves"
-_DIFFERS = "Broken: a part that differs from its source"
+_BROKEN = "Broken: a range that cannot be pulled, of a new partition that serves"
+_DIFFERS = "Broken: a range that differs from its source"
 _STUCK = (_NO_NODE, _BROKEN, _DIFFERS)
 
 BACKFILLS_MAX = 3
@@ -38,7 +38,7 @@ BACKFILLS_MAX = 3
 
 
 class Targets:
-    """What a pass has found: parts that are not backfilled, and why the rest is not over (B-14)."""
+    """What a pass has found: ranges that are not backfilled, and why the rest waits (B-14)."""
 
     def __init__(self) -> None:
         self.not_backfilled = 0
@@ -82,7 +82,7 @@ def advance(run: ReshardingRun) -> Targets:
 
 
 def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
-    """Verify a target's parts; return the record by which it is begun again, where it has to be."""
+    """Verify a target's ranges; return the record by which it is begun again, if it has to be."""
     if not target.nodes:
         found.waits(_NO_NODE)
         found.not_backfilled += not target.serves
@@ -91,7 +91,9 @@ def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> Route
         # What it has backfilled is not known: that is no reason to go back to the state before.
         found.waits(_SILENT)
         return None
-    not_backfilled = sum(not part.backfilled and not part.sealed for part in target.parts)
+    not_backfilled = sum(
+        not hash_range.backfilled and not hash_range.sealed for hash_range in target.ranges
+    )
     found.not_backfilled += not_backfilled
     if target.broken:
         return _mend(run, target, found)
@@ -101,20 +103,20 @@ def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> Route
         found.waits("Opening")
     elif not_backfilled:
         found.waits("Copying")
-    for part in target.parts:
-        if not part.verified and not part.sealed and _is_near(run.view, part):
-            found.waits("Verifying", part.not_compared)
-            _verify(run, target, part)
+    for hash_range in target.ranges:
+        if not hash_range.verified and not hash_range.sealed and _is_near(run.view, hash_range):
+            found.waits("Verifying", hash_range.not_compared)
+            _verify(run, target, hash_range)
     return None
 
 
-def _verify(run: ReshardingRun, target: TargetView, part: PartView) -> None:
-    source = run.view.sources.get(part.overlap.old)
+def _verify(run: ReshardingRun, target: TargetView, hash_range: RangeView) -> None:
+    source = run.view.sources.get(hash_range.overlap.old)
     if source is None or target.record is None or target.leader_epoch is None:
         return
     run.act(
-        VerifyPart(
-            overlap=part.overlap,
+        VerifyRange(
+            overlap=hash_range.overlap,
             source=source.record.leader,
             target=target.record.leader,
             leader_epoch=target.leader_epoch,
@@ -125,7 +127,7 @@ def _verify(run: ReshardingRun, target: TargetView, part: PartView) -> None:
 def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
     """Return the record by which a broken target begins again, None while it must not.
 
-    Not while another part may begin to be served by the next word of its source: then clients'
+    Not while another range may begin to be served by the next word of its source: then clients'
     rows would be in it. One that is broken cannot.
     """
     found.not_backfilled += not target.serves
@@ -136,7 +138,11 @@ def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange
     record = target.record
     if record is None or record.next_leader is not None or target.leader_epoch is None:
         return None
-    if not target.nodes or run.paused or not all(_is_idle(run.view, part) for part in target.parts):
+    if (
+        not target.nodes
+        or run.paused
+        or not all(_is_idle(run.view, hash_range) for hash_range in target.ranges)
+    ):
         return None
     state = routes.begin_again(record, target.nodes, run.view.coordinator_epoch)
     if isinstance(state, routes.Refusal):
@@ -158,7 +164,11 @@ def _backfill_again(run: ReshardingRun, target: TargetView, found: Targets) -> R
         return None
     change = _mend(run, target, found)
     if change is not None:
-        wrong = next(part.overlap for part in target.parts if part.differs and not part.sealed)
+        wrong = next(
+            hash_range.overlap
+            for hash_range in target.ranges
+            if hash_range.differs and not hash_range.sealed
+        )
         run.update(attempt=attempt)
         wrong_text = f"{differing(wrong)}; it is backfilled again"
         run.status = with_error(run.status, Reason.FAILED, wrong_text)
@@ -166,14 +176,14 @@ def _backfill_again(run: ReshardingRun, target: TargetView, found: Targets) -> R
 
 
 def differing(overlap: Overlap) -> str:
-    """Return what is said of a part that differs from its source."""
+    """Return what is said of a range that differs from its source."""
     pair = f"{index_of(overlap.new)} differs from old partition {index_of(overlap.old)}"
     return f"new partition {pair} in the range that they have in common"
 
 
-def _is_idle(view: ReshardingView, part: PartView) -> bool:
-    source = view.sources.get(part.overlap.old)
-    return part.broken or (source is not None and source.open)
+def _is_idle(view: ReshardingView, hash_range: RangeView) -> bool:
+    source = view.sources.get(hash_range.overlap.old)
+    return hash_range.broken or (source is not None and source.open)
 
 
 def _cut_over(
@@ -181,11 +191,11 @@ def _cut_over(
 ) -> RouteChange | None:
     """Bring one source to its seal; return the change of its record that is due."""
     record, epoch = source.record, run.view.coordinator_epoch
-    parts = run.view.parts[source.partition]
+    ranges = run.view.ranges[source.partition]
     # A target pulls what is committed, so its word counts as much: the source may be lost by
     # then.
-    if source.sealed or record.sealed or any(part.sealed for _, part in parts):
-        if not record.sealed or any(not part.sealed for _, part in parts):
+    if source.sealed or record.sealed or any(hash_range.sealed for _, hash_range in ranges):
+        if not record.sealed or any(not hash_range.sealed for _, hash_range in ranges):
             found.waits("CuttingOver")
         return change_of(source.partition, record, epoch, route_seals.note_sealed)
     if record.sealing:
@@ -193,7 +203,7 @@ def _cut_over(
         found.waits(why or "CuttingOver")
         if why and why != _FAR:
             # It would seal for a target that cannot take its rows over, or that could not be begun
-            # again any more for the sake of another part.
+            # again any more for the sake of another range.
             return change_of(source.partition, record, epoch, route_seals.revoke_seal)
         if not why:
             _request_seal(run, source.partition, record)
@@ -214,30 +224,36 @@ def _not_ready(view: ReshardingView, source: SourceView) -> str:
     """Return why a source cannot be sealed yet, "" when it can."""
     if source.record.next_leader is not None:
         return "Switching: a leader is on its way"
-    parts = view.parts[source.partition]
+    ranges = view.ranges[source.partition]
     # It is authorized when it is verified: which this process may not remember.
     verified = source.record.sealing
-    found = (_why_not(view, target, part, verified=verified) for target, part in parts)
+    found = (_why_not(view, target, hash_range, verified=verified) for target, hash_range in ranges)
     return next(filter(None, found), "")
 
 
-def _why_not(view: ReshardingView, target: TargetView, part: PartView, *, verified: bool) -> str:
-    """Return why a target cannot take a part over yet, "" when it can."""
+def _why_not(
+    view: ReshardingView, target: TargetView, hash_range: RangeView, *, verified: bool
+) -> str:
+    """Return why a target cannot take a range over yet, "" when it can."""
     if target.open and target.leader_epoch is None:
         return _SILENT
-    # Of every part, not only this one: a target that serves can be begun again no more.
-    if not target.open or any(not (_is_whole(p) or p.sealed) for p in target.parts):
+    # Of every range, not only this one: a target that serves can be begun again no more.
+    if not target.open or any(not (_is_whole(p) or p.sealed) for p in target.ranges):
         return "Copying"
     if not target.in_sync:
         return "CatchingUp: followers of new partitions"
-    if part.differs or not (part.verified or verified):
+    if hash_range.differs or not (hash_range.verified or verified):
         return "Verifying"
-    return "" if _is_near(view, part) else _FAR
+    return "" if _is_near(view, hash_range) else _FAR
 
 
-def _is_whole(part: PartView) -> bool:
-    return part.backfilled and not part.broken and part.lag_rows is not None
+def _is_whole(hash_range: RangeView) -> bool:
+    return hash_range.backfilled and not hash_range.broken and hash_range.lag_rows is not None
 
 
-def _is_near(view: ReshardingView, part: PartView) -> bool:
-    return _is_whole(part) and part.lag_rows is not None and part.lag_rows <= view.lag_rows_max
+def _is_near(view: ReshardingView, hash_range: RangeView) -> bool:
+    return (
+        _is_whole(hash_range)
+        and hash_range.lag_rows is not None
+        and hash_range.lag_rows <= view.lag_rows_max
+    )

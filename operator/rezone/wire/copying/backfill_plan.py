@@ -1,6 +1,6 @@
 """The plan of a backfill by Spark: what the coordinator hands to the job (docs/decisions/0486).
 
-A JSON object: the data nodes' addresses by their ids, and the parts: pairs of a new partition and
+A JSON object: the data nodes' addresses by their ids, and the ranges: pairs of a new partition and
 an old one that overlap. It travels as that of a copy does (`plan`).
 """
 
@@ -10,7 +10,7 @@ from rezone.wire.copying.plan import packed, unpacked
 from rezone.wire.messages import NodeId, PartitionId
 
 
-class BackfillPart(msgspec.Struct, frozen=True, array_like=True):
+class BackfillRange(msgspec.Struct, frozen=True, array_like=True):
     """The rows that a new partition (`target`) has of an old one (`source`)."""
 
     target: PartitionId
@@ -18,10 +18,10 @@ class BackfillPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All parts of a re-sharding that were not backfilled when the plan was made."""
+    """All ranges of a re-sharding that were not backfilled when the plan was made."""
 
     nodes: dict[NodeId, str]
-    parts: tuple[BackfillPart, ...]
+    ranges: tuple[BackfillRange, ...]
 
 
 def dumps(plan: BackfillPlan) -> str:
@@ -35,6 +35,6 @@ def loads(text: str) -> BackfillPlan:
         plan = msgspec.json.decode(unpacked(text), type=BackfillPlan, strict=False)
     except (msgspec.MsgspecError, OSError, EOFError) as error:
         raise ValueError(f"not a backfill plan: {error}") from error
-    if not plan.nodes or not plan.parts:
-        raise ValueError("not a backfill plan: it has no data nodes or no parts")
+    if not plan.nodes or not plan.ranges:
+        raise ValueError("not a backfill plan: it has no data nodes or no ranges")
     return plan

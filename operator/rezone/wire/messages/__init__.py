@@ -23,10 +23,10 @@ from rezone.wire.messages.base import (
 )
 from rezone.wire.messages.changes import (
     NOBODY_GAVE,
+    AskedRange,
     ChangesFound,
     FollowChanges,
-    FollowedPart,
-    PartChanges,
+    RangeChanges,
 )
 from rezone.wire.messages.codec import ALL_MESSAGES, decode, encode
 from rezone.wire.messages.control import (
@@ -168,6 +168,7 @@ __all__ = [
     "Ack",
     "AdmitCopies",
     "AdmittedCopy",
+    "AskedRange",
     "BackfillClaim",
     "BackfillVersions",
     "BackfillsReserved",
@@ -203,7 +204,6 @@ __all__ = [
     "FetchLog",
     "FileChunk",
     "FollowChanges",
-    "FollowedPart",
     "Heartbeat",
     "HeldFiles",
     "IndexBuild",
@@ -226,7 +226,6 @@ __all__ = [
     "OpenConnection",
     "OriginalId",
     "OwnWrites",
-    "PartChanges",
     "PartitionAssignment",
     "PartitionId",
     "ProducerOpen",
@@ -234,6 +233,7 @@ __all__ = [
     "ProducerRecord",
     "PullSnapshot",
     "RangeCatchUp",
+    "RangeChanges",
     "ReadRequest",
     "ReadResult",
     "RefuseIsr",

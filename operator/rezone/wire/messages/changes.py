@@ -10,7 +10,7 @@ NOBODY_GAVE = -1
 """In place of the partition that gave a position: a caller chose the time by itself."""
 
 
-class FollowedPart(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class AskedRange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A range of hashes whose changes later than a time are asked of a partition.
 
     `first_hash` and `last_hash` are both included. All changes of the range up to `time` have come;
@@ -32,13 +32,13 @@ class FollowChanges(Message, frozen=True):
     Any replica answers with what it knows to be committed, about `bytes_max` for all ranges.
     """
 
-    parts: tuple[FollowedPart, ...]
+    ranges: tuple[AskedRange, ...]
     bytes_max: Count = 1 << 20
     timeout_ms: Count = 0
     trace: TraceContext | None = None
 
 
-class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class RangeChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The next changes of one range, in the order of the request.
 
     `rows` is one Arrow IPC record batch message (`wire.codec.changes`), empty without changes. All
@@ -60,4 +60,4 @@ class PartChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 class ChangesFound(Message, frozen=True):
     """One answer for each range that was asked for."""
 
-    parts: tuple[PartChanges, ...]
+    ranges: tuple[RangeChanges, ...]

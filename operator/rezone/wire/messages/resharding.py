@@ -44,7 +44,7 @@ class SealMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReshardRange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The part of a source's range that a partition of the next layout pulls.
+    """What a partition of the next layout pulls of a source's range.
 
     `first_hash` and `last_hash` are both included. `leader_epoch` is one that the source has had: a
     leader of an earlier one does not know enough to answer. The source's log is kept from
@@ -62,7 +62,7 @@ class ReshardRange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 class BeginReshard(Message, frozen=True):
     """Ask a source's leader from where its log is to be followed."""
 
-    part: ReshardRange
+    hash_range: ReshardRange
 
 
 class ReshardBegun(Message, frozen=True):
@@ -78,12 +78,12 @@ class ReshardBegun(Message, frozen=True):
 
 
 class ReshardBackfill(Message, frozen=True):
-    """Ask a source's leader for the versions of a part, behind row id `after`.
+    """Ask a source's leader for the versions of a range, behind row id `after`.
 
     The source must have applied its log up to offset `applied`: who asks has the rest by the log.
     """
 
-    part: ReshardRange
+    hash_range: ReshardRange
     after: bytes = b""
     bytes_max: Count = 1 << 20
     applied: Count = 0
@@ -92,7 +92,7 @@ class ReshardBackfill(Message, frozen=True):
 class BackfillVersions(Message, frozen=True):
     """Committed versions as one Arrow IPC record batch message, their schema that of snapshots.
 
-    All rows of the part up to row id `reached` have come; `end`: no more follow.
+    All rows of the range up to row id `reached` have come; `end`: no more follow.
     """
 
     versions: bytes
@@ -101,9 +101,9 @@ class BackfillVersions(Message, frozen=True):
 
 
 class CatchUpRange(msgspec.Struct, frozen=True, array_like=True):
-    """From where a part's log is read on: an offset, and the branch of the row below it."""
+    """From where a range's log is read on: an offset, and the branch of the row below it."""
 
-    part: ReshardRange
+    hash_range: ReshardRange
     offset: Count
     partition_uuid: str
 
@@ -111,11 +111,11 @@ class CatchUpRange(msgspec.Struct, frozen=True, array_like=True):
 class ReshardCatchUp(Message, frozen=True):
     """Ask a node what is committed at the sources it leads; answered when there is something.
 
-    At the latest in time; about `bytes_max` for all parts together. More is waited for while there
+    At the latest in time; about `bytes_max` for all ranges together. More is waited for while there
     is no seal, for `linger_ms` from the first news on.
     """
 
-    parts: tuple[CatchUpRange, ...]
+    ranges: tuple[CatchUpRange, ...]
     bytes_max: Count = 1 << 20
     timeout_ms: Count = 0
     linger_ms: Count = 0
@@ -140,7 +140,7 @@ class CatchUpEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RangeCatchUp(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a source's log has for one part, in the order of the request.
+    """What a source's log has for one range, in the order of the request.
 
     `reached`: up to where it was read; None with an `error`. `committed` is the source's commit
     offset. When all up to that was read, no row with a commit time up to `time` will follow.
@@ -154,7 +154,7 @@ class RangeCatchUp(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class CatchUps(Message, frozen=True):
-    """One answer for each part that was asked for."""
+    """One answer for each range that was asked for."""
 
     catch_ups: tuple[RangeCatchUp, ...]
 
@@ -170,14 +170,14 @@ class ClaimBackfill(Message, frozen=True):
 
 
 class ReserveBackfills(Message, frozen=True):
-    """Have a node leave the rows of these parts to a job that has not come to them yet.
+    """Have a node leave the rows of these ranges to a job that has not come to them yet.
 
-    `parts` are pairs of a new partition and a source. For some seconds from then on the node
-    backfills none of them by itself that it leads and of which no row was claimed; a part of which
+    `ranges` are pairs of a new partition and a source. For some seconds from then on the node
+    backfills none of them by itself that it leads and of which no row was claimed; a range of which
     one was is its task's own, for as long as that claims more.
     """
 
-    parts: tuple[tuple[PartitionId, PartitionId], ...]
+    ranges: tuple[tuple[PartitionId, PartitionId], ...]
 
 
 class BackfillsReserved(Message, frozen=True):
@@ -187,13 +187,13 @@ class BackfillsReserved(Message, frozen=True):
 
 
 class BackfillClaim(Message, frozen=True):
-    """What to ingest: the versions of `part` behind row id `after`, at all of `replicas`.
+    """What to ingest: the versions of `hash_range` behind row id `after`, at all of `replicas`.
 
     The source must have applied its log up to `applied`. `begun` and `leader_epoch` name the
     reshard stream and the leadership that all this is of. `backfilled`: there is nothing to ingest.
     """
 
-    part: ReshardRange
+    hash_range: ReshardRange
     begun: StreamStart
     leader_epoch: Count
     replicas: tuple[NodeId, ...] = ()
