@@ -5,17 +5,13 @@ Their library is compiled while the image is built. What compiles it must not be
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from e2e.data_node_start import ANYWHERE, start_of
 from e2e.kind import host
 from e2e.kind.command import Step, run
 from e2e.kind.places import Places, default_places
@@ -71,23 +67,7 @@ def test_a_data_node_of_the_image_keeps_the_limits(places: Places) -> None:
 
     Without it one message of a megabyte may fill the memory of each data node in production.
     """
-    where = ("--data-dir=/data", "--listen=127.0.0.1:0", "--health=127.0.0.1:0")
-    command = [*in_image("--init", IMAGE), "data-node", "--node-id=0", *where]
-    told: list[dict[str, Any]] = []
-    with subprocess.Popen(
-        command, env=places.environment(), stdout=subprocess.PIPE, text=True
-    ) as node:
-        try:
-            assert node.stdout is not None
-            for line in node.stdout:
-                told.append(json.loads(line))
-                if told[-1]["event"] == "serving":
-                    break
-            asking = http.client.HTTPConnection("127.0.0.1", told[-1]["health_port"], timeout=30)
-            with contextlib.closing(asking):
-                asking.request("GET", "/metrics")
-                metrics = asking.getresponse().read().decode().splitlines()
-        finally:
-            node.terminate()  # docker hands it on, and the data node leaves
+    command = [*in_image("--init", IMAGE), "data-node", "--node-id=0", "--data-dir=/data"]
+    told, metrics = start_of([*command, *ANYWHERE], places.environment())
     assert not [line for line in told if line.get("missing") == LIBRARY]
     assert "rezone_data_node_receive_limits 1.0" in metrics
