@@ -42,7 +42,7 @@ class Reservations:
         clock: Callable[[], float] = time.monotonic,
         every_seconds: float = RESERVE_SECONDS,
     ) -> None:
-        self._all = tuple((hash_range.target, hash_range.source) for hash_range in ranges)
+        self._all = tuple((each.target, each.source) for each in ranges)
         self._addresses = dict(nodes)
         self._connect = connect or functools.partial(NodeClient, tls=tls_from_environment())
         self._clock = clock

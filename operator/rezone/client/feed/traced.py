@@ -42,6 +42,6 @@ def traced_poll(tracer: RequestTracer | None, request: FollowChanges) -> Iterato
         ranges = poll.found.ranges if poll.found is not None else ()
         span.attributes |= {
             "rezone.ranges": len(request.ranges),
-            "rezone.bytes": sum(len(hash_range.rows) for hash_range in ranges),
+            "rezone.bytes": sum(len(each.rows) for each in ranges),
         }
         span.end(error)

@@ -104,9 +104,7 @@ class Transfers:
         if not peers:
             log.info("nothing to plan a SparkApplication with yet", application=action.name)
             return
-        ranges = tuple(
-            BackfillRange(hash_range.new, hash_range.old) for hash_range in action.ranges
-        )
+        ranges = tuple(BackfillRange(each.new, each.old) for each in action.ranges)
         plan = BackfillPlan(nodes=dict(sorted(peers.items())), ranges=ranges)
         await self._c.spark.ensure_backfill(action.name, self._zone, owner, plan)
 

@@ -129,7 +129,7 @@ class ChangeSource:
                 notifier.wait(min(left, _LOOK_SECONDS))
 
     def _partitions_of(self, ranges: tuple[AskedRange, ...]) -> Iterator[ReshardTargets]:
-        for number in {hash_range.partition for hash_range in ranges}:
+        for number in {each.partition for each in ranges}:
             try:
                 partition = self._find(number)
             except RezoneError:

@@ -82,17 +82,17 @@ class TargetView:
     @property
     def serves(self) -> bool:
         """Whether clients' rows may be in it already."""
-        return any(hash_range.sealed for hash_range in self.ranges)
+        return any(each.sealed for each in self.ranges)
 
     @property
     def broken(self) -> bool:
         """Whether a range can only be pulled from the start."""
-        return any(hash_range.broken for hash_range in self.ranges)
+        return any(each.broken for each in self.ranges)
 
     @property
     def differs(self) -> bool:
         """Whether a range that is not served yet is not what its source has."""
-        return any(hash_range.differs and not hash_range.sealed for hash_range in self.ranges)
+        return any(each.differs and not each.sealed for each in self.ranges)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,14 +173,14 @@ class ReshardingView:
             for partition, source in self.sources.items()
             if source.record.sealed
             or source.sealed
-            or any(hash_range.sealed for _, hash_range in self.ranges[partition])
+            or any(each.sealed for _, each in self.ranges[partition])
         )
 
     @property
     def phases(self) -> Mapping[RangePhase, int]:
         """How many ranges are how far."""
         return collections.Counter(
-            hash_range.phase for target in self.targets.values() for hash_range in target.ranges
+            each.phase for target in self.targets.values() for each in target.ranges
         )
 
     @property

@@ -18,11 +18,11 @@ from rezone.resources.conditions import Reason
 def backfill_by_spark(run: ReshardingRun) -> None:
     """Ask for the application where there is enough left to backfill; once in an attempt."""
     left = [
-        hash_range
+        each
         for target in run.view.targets.values()
         if target.open and target.nodes
-        for hash_range in target.ranges
-        if not hash_range.backfilled and not hash_range.sealed
+        for each in target.ranges
+        if not each.backfilled and not each.sealed
     ]
     name = child_name(run.name, f"backfill-{run.status.attempt + 1}")
     if run.status.spark_application == name:
@@ -43,7 +43,7 @@ def end_backfill(run: ReshardingRun) -> bool:
 
 def _is_bulk(run: ReshardingRun, left: list[RangeView]) -> bool:
     threshold = run.view.spark_threshold_bytes
-    size = sum(max(0, hash_range.bytes_total - hash_range.bytes_done) for hash_range in left)
+    size = sum(max(0, each.bytes_total - each.bytes_done) for each in left)
     return threshold == 0 or size > threshold
 
 
@@ -62,4 +62,4 @@ def _watch(run: ReshardingRun, name: str, left: list[RangeView]) -> None:
 
 
 def _ask(run: ReshardingRun, name: str, left: list[RangeView]) -> None:
-    run.act(EnsureBackfill(name=name, ranges=tuple(hash_range.overlap for hash_range in left)))
+    run.act(EnsureBackfill(name=name, ranges=tuple(each.overlap for each in left)))

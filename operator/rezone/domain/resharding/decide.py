@@ -130,8 +130,8 @@ def _differs(run: ReshardingRun) -> str:
     """Return what is wrong with a range, while the old layout can still be gone back to."""
     if run.view.cut_over:
         return ""
-    ranges = (hash_range for target in run.view.targets.values() for hash_range in target.ranges)
-    wrong = next((hash_range.overlap for hash_range in ranges if hash_range.differs), None)
+    ranges = (each for target in run.view.targets.values() for each in target.ranges)
+    wrong = next((each.overlap for each in ranges if each.differs), None)
     return differing(wrong) if wrong is not None else ""
 
 

@@ -46,19 +46,15 @@ class ReshardingRun(Run):
         """Write the progress in steps: ranges that are backfilled, sources that have cut over."""
         if not self.view.created or not self.view.sources:
             return
-        ranges = [
-            hash_range for target in self.view.targets.values() for hash_range in target.ranges
-        ]
+        ranges = [each for target in self.view.targets.values() for each in target.ranges]
         over = self.state in _CUT_OVER
         counted = TaskProgress(
             moves_total=len(ranges),
-            moves_done=sum(
-                over or hash_range.backfilled or hash_range.sealed for hash_range in ranges
-            ),
+            moves_done=sum(over or each.backfilled or each.sealed for each in ranges),
             leader_moves_total=len(self.view.sources),
             leader_moves_done=len(self.view.sources if over else self.view.cut_over),
-            bytes_total=sum(hash_range.bytes_total for hash_range in ranges),
-            bytes_done=sum(hash_range.bytes_done for hash_range in ranges),
+            bytes_total=sum(each.bytes_total for each in ranges),
+            bytes_done=sum(each.bytes_done for each in ranges),
         )
         old = self.status.progress
         counted = without_falling(counted, old)

@@ -91,9 +91,7 @@ def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> Route
         # What it has backfilled is not known: that is no reason to go back to the state before.
         found.waits(_SILENT)
         return None
-    not_backfilled = sum(
-        not hash_range.backfilled and not hash_range.sealed for hash_range in target.ranges
-    )
+    not_backfilled = sum(not each.backfilled and not each.sealed for each in target.ranges)
     found.not_backfilled += not_backfilled
     if target.broken:
         return _mend(run, target, found)
@@ -141,7 +139,7 @@ def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange
     if (
         not target.nodes
         or run.paused
-        or not all(_is_idle(run.view, hash_range) for hash_range in target.ranges)
+        or not all(_is_idle(run.view, each) for each in target.ranges)
     ):
         return None
     state = routes.begin_again(record, target.nodes, run.view.coordinator_epoch)
@@ -164,11 +162,7 @@ def _backfill_again(run: ReshardingRun, target: TargetView, found: Targets) -> R
         return None
     change = _mend(run, target, found)
     if change is not None:
-        wrong = next(
-            hash_range.overlap
-            for hash_range in target.ranges
-            if hash_range.differs and not hash_range.sealed
-        )
+        wrong = next(each.overlap for each in target.ranges if each.differs and not each.sealed)
         run.update(attempt=attempt)
         wrong_text = f"{differing(wrong)}; it is backfilled again"
         run.status = with_error(run.status, Reason.FAILED, wrong_text)
@@ -194,8 +188,8 @@ def _cut_over(
     ranges = run.view.ranges[source.partition]
     # A target pulls what is committed, so its word counts as much: the source may be lost by
     # then.
-    if source.sealed or record.sealed or any(hash_range.sealed for _, hash_range in ranges):
-        if not record.sealed or any(not hash_range.sealed for _, hash_range in ranges):
+    if source.sealed or record.sealed or any(each.sealed for _, each in ranges):
+        if not record.sealed or any(not each.sealed for _, each in ranges):
             found.waits("CuttingOver")
         return change_of(source.partition, record, epoch, route_seals.note_sealed)
     if record.sealing:
@@ -227,7 +221,7 @@ def _not_ready(view: ReshardingView, source: SourceView) -> str:
     ranges = view.ranges[source.partition]
     # It is authorized when it is verified: which this process may not remember.
     verified = source.record.sealing
-    found = (_why_not(view, target, hash_range, verified=verified) for target, hash_range in ranges)
+    found = (_why_not(view, target, each, verified=verified) for target, each in ranges)
     return next(filter(None, found), "")
 
 
