@@ -87,18 +87,15 @@ class NodeCollector(Collector):
             "Requests of clients not answered yet.",
             self._node.foreground.under_way,
         )
-        for name, what, error_log in (
-            ("refused", "Requests and connections refused for who their caller is.", REFUSED),
-            ("unexpected_errors", "Exceptions that nobody expects; see the log.", UNEXPECTED),
+        cut_off = self._node.unread.cut_off
+        for name, what, total in (
+            ("refused", "Requests and connections refused for who their caller is.", REFUSED.total),
+            ("unexpected_errors", "Exceptions that nobody expects; see the log.", UNEXPECTED.total),
+            ("cut_off", "Connections ended because nobody read what was sent.", cut_off),
         ):
             counted = CounterMetricFamily(f"rezone_data_node_{name}", what)
-            counted.add_metric([], error_log.total)
+            counted.add_metric([], total)
             yield counted
-        cut_off = CounterMetricFamily(
-            "rezone_data_node_cut_off", "Connections ended because nobody read what was sent."
-        )
-        cut_off.add_metric([], self._node.unread.cut_off)
-        yield cut_off
         yield GaugeMetricFamily(
             "rezone_data_node_receive_limits",
             "1 when what callers send is limited before it is decoded, 0 without that library.",
