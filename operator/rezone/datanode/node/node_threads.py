@@ -107,7 +107,8 @@ class NodeThreads:
             self.lag.note(now - wanted)
             self._tick_each(now)
             for duty in (self._hearing.tick, self._board.tick, self._reopening.tick, self._look):
-                _survive(duty, now, "tick of the node")
+                with UNEXPECTED.surviving("tick of the node"):
+                    duty(now)
             wanted = self._clock.monotonic() + interval
 
     def _tick_each(self, now: float) -> None:
@@ -120,7 +121,8 @@ class NodeThreads:
         # By this thread, and all that goes to one node in one frame.
         with UNEXPECTED.surviving("send after ticks"), inline_sends.scope():
             for tick in ticks:
-                _survive(tick, now, "tick")
+                with UNEXPECTED.surviving("tick"):
+                    tick(now)
 
     def _look(self, now: float) -> None:
         self._clock.look(now)
@@ -167,11 +169,3 @@ class NodeThreads:
             more = step()
             if self._stopping.wait((self._clock.monotonic() - begun) * rest) or not more:
                 return
-
-
-def _survive(tick: Callable[[float], None], now: float, what: str) -> None:
-    """Tick once; as `surviving` does, without an object for each of a thousand ticks a second."""
-    try:
-        tick(now)
-    except Exception:  # noqa: BLE001 - told with its trace
-        UNEXPECTED.failed(what)
