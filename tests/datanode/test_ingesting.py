@@ -307,7 +307,7 @@ def hostile(good: IngestVersions) -> Iterator[tuple[type[RezoneError], IngestVer
 
 
 @pytest.mark.proves("SP-01")
-def test_what_is_no_part_of_a_reshard_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_range_of_a_reshard_is_refused(tmp_path: Path) -> None:
     """A job of before, or anybody's bytes, would change rows or end the node."""
     with claimed(tmp_path) as (c, claim):
         good = next_rows(c, claim)

@@ -46,7 +46,7 @@ def reserve(c: Coordinator) -> None:
 
 
 @pytest.mark.proves("SP-01")
-def test_a_part_that_is_reserved_waits_for_its_task(
+def test_a_range_that_is_reserved_waits_for_its_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Data nodes would backfill all that a job has not come to, and it would save nothing.
@@ -95,7 +95,7 @@ def claimed(c: Coordinator, claim: ClaimBackfill) -> bool:
 
 
 @pytest.mark.proves("SP-01")
-def test_more_parts_than_there_can_be_are_refused(tmp_path: Path) -> None:
+def test_more_ranges_than_there_can_be_are_refused(tmp_path: Path) -> None:
     """A node would be busy with what anybody makes up."""
     with cluster(tmp_path, 1, config=zone(1), settings=BY_HAND) as c:
         create_old(c)

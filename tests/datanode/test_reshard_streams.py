@@ -289,7 +289,7 @@ def test_a_backfill_leaves_out_nothing_that_a_new_leader_has_yet_to_apply(tmp_pa
 
 
 @pytest.mark.proves("B-04", "B-08")
-def test_a_digest_of_a_part_is_its_leader_s_to_make(tmp_path: Path) -> None:
+def test_a_digest_of_a_range_is_its_leader_s_to_make(tmp_path: Path) -> None:
     """A right copy would be found to differ, and be made again.
 
     A follower may be read as of times for which it lacks versions: those come with times long past.
@@ -592,7 +592,7 @@ def keys_in_part(rows: dict[bytes, bytes], layout: Layout, partition: int) -> li
 
 
 @pytest.mark.proves("B-08")
-def test_a_part_that_is_sealed_before_it_is_backfilled_is_not_served(tmp_path: Path) -> None:
+def test_a_range_that_is_sealed_before_it_is_backfilled_is_not_served(tmp_path: Path) -> None:
     """Rows that were there before would be missing until their backfill comes."""
     slow = msgspec.structs.replace(SMALL, reshard_chunk_bytes=400)
     config = zone(1, copy_bytes_per_second_max=20_000)

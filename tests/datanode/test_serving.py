@@ -138,7 +138,7 @@ def resharded(c: Coordinator, target: int, source: int) -> bool:
 
 
 @pytest.mark.proves("B-08")
-def test_of_several_sources_each_part_is_served_by_itself(merging: Coordinator) -> None:
+def test_of_several_sources_each_range_is_served_by_itself(merging: Coordinator) -> None:
     """Rows of a source that goes on would be served by both, or those that are here by nobody."""
     c, client = merging, Client(merging)
     as_of = seal(c, A)

@@ -159,7 +159,7 @@ def test_each_source_cuts_over_when_its_own_targets_are_ready() -> None:
 
 
 @pytest.mark.proves("B-04")
-def test_nothing_is_sealed_for_a_part_that_was_not_verified() -> None:
+def test_nothing_is_sealed_for_a_range_that_was_not_verified() -> None:
     """A copy that differs would serve."""
     zone = Zone(1, 2)
     for _ in range(30):
@@ -454,7 +454,7 @@ def test_a_target_is_begun_again_from_a_source_that_has_sealed() -> None:
 
 
 @pytest.mark.proves("B-04")
-def test_a_part_that_differs_ends_it_while_it_can_still_be_undone() -> None:
+def test_a_range_that_differs_ends_it_while_it_can_still_be_undone() -> None:
     """Wrong rows would serve, or the copy be made again and again."""
     zone = Zone(1, 2)
     zone.cut_overs_max = 0
@@ -509,7 +509,7 @@ def test_a_new_partition_that_differs_later_is_backfilled_again_a_few_times() ->
 
 
 @pytest.mark.proves("B-04")
-def test_a_part_that_differs_of_a_partition_that_serves_needs_a_person() -> None:
+def test_a_range_that_differs_of_a_partition_that_serves_needs_a_person() -> None:
     """Rows that clients have written to it would be deleted."""
     zone = one_cut_over(2, 1)
     hash_range = differ(zone)
@@ -522,7 +522,7 @@ def test_a_part_that_differs_of_a_partition_that_serves_needs_a_person() -> None
 
 
 @pytest.mark.proves("B-14")
-def test_why_a_part_could_not_be_compared_is_told() -> None:
+def test_why_a_range_could_not_be_compared_is_told() -> None:
     """A comparison that never comes to an end would look like one that takes long."""
     zone = Zone(1, 2)
     zone.cut_overs_max = 0

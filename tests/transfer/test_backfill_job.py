@@ -30,13 +30,13 @@ from rezone.wire.copying import backfill_plan
 from rezone.wire.copying.backfill_plan import BackfillPlan, BackfillRange
 from rezone.wire.errors import NotReadyError
 
-PART = BackfillRange(16384, 0)
+RANGE = BackfillRange(16384, 0)
 SECONDS = 400.0
 
 
 def test_a_plan_comes_back_as_it_was_written() -> None:
     """The driver would begin with another plan than the operator's, or with none."""
-    small = BackfillPlan(nodes={0: "a:1", 12: "b:2"}, ranges=(PART,))
+    small = BackfillPlan(nodes={0: "a:1", 12: "b:2"}, ranges=(RANGE,))
     assert backfill_plan.loads(backfill_plan.dumps(small)) == small
     ranges = tuple(BackfillRange(16384 + i, i) for i in range(5_000))
     large = BackfillPlan(nodes={0: "a:1"}, ranges=ranges)
@@ -66,14 +66,14 @@ def test_the_last_try_of_a_task_tells_its_error() -> None:
     for attempt in range(2):
         with pytest.raises(NotReadyError):
             run_task(
-                PART, {}, attempt_number=attempt, failures_max=3, sleep=pauses.append,
+                RANGE, {}, attempt_number=attempt, failures_max=3, sleep=pauses.append,
                 backfill=refused,
             )  # fmt: skip
     last = run_task(
-        PART, {}, attempt_number=2, failures_max=3, sleep=pauses.append, backfill=refused
+        RANGE, {}, attempt_number=2, failures_max=3, sleep=pauses.append, backfill=refused
     )
     assert (last.error, pauses) == ("not now", [1.0, 2.0])
-    told = summary([last, RangeReceipt(hash_range=PART, rows=3, bytes=30)], 1.0)
+    told = summary([last, RangeReceipt(hash_range=RANGE, rows=3, bytes=30)], 1.0)
     assert (told["ranges"], told["failed"], told["rows"], told["bytes"]) == (2, 1, 3, 30)
 
 

@@ -100,7 +100,7 @@ def possible_actions(task: Task) -> tuple[Action, ...]:
 
 
 def require_possible(task: Task, action: Action) -> None:
-    """Refuse an action that a task cannot be asked for an action now."""
+    """Raise ActionRefusedError for an action that a task cannot be asked for now."""
     if action not in possible_actions(task):
         raise _too_late(task, action)
 

@@ -229,8 +229,9 @@ class Transacting:
 
     def _sees(self, key: bytes, prepared: PreparedIntents) -> TransactionSees:
         with self._replica.store.transactions() as table:
+            found = table.get(key)
             return TransactionSees(
-                _known(table.get(key)),
+                None if found is None else _known(found),
                 table.open_bytes,
                 table.open_count,
                 remembers_more=not table.full,
@@ -265,9 +266,9 @@ class Transacting:
         key = prepared.owner.key("transaction", request.transaction)
         with self._replica.store.transactions() as table:
             found = table.get(key)
-            known = _known(found)
-            if found is None or known is None:
+            if found is None:
                 return None
+            known = _known(found)
             earlier = plan_end(request, prepared.read_at, known)
             if known.outcome is not None and earlier is not None:
                 return earlier, known.outcome
@@ -345,10 +346,8 @@ def _abort(key: bytes, found: Transaction) -> NewEntry:
     return NewEntry(rows, ENTRY_OVERHEAD_BYTES, batch, EntryKind.ABORT)
 
 
-def _known(found: Transaction | None) -> KnownTransaction | None:
+def _known(found: Transaction) -> KnownTransaction:
     """Return what a plan needs of a transaction."""
-    if found is None:
-        return None
     last = found.last
     outcome = None if found.is_open else _OUTCOMES[EntryKind(last.kind)]
     return KnownTransaction(last.sequence, last.end_offset, last.commit_time, found.size, outcome)

@@ -16,7 +16,7 @@ from rezone.wire.layouts import Overlap
 from rezone.wire.messages import DigestRequest, ReplicaReport, ReshardProgress, Role
 from rezone.wire.transport.flight import NodeClient
 
-PART = Overlap(start=16, end=48, old=1, new=16_384)
+RANGE = Overlap(start=16, end=48, old=1, new=16_384)
 
 
 class Sides:
@@ -33,12 +33,12 @@ class Sides:
     def node_state(self, **progress: Any) -> None:
         """Let the target have said how far its import is."""
         report = ReplicaReport(
-            partition=PART.new,
+            partition=RANGE.new,
             role=Role.LEADER,
             leader=1,
             leader_epoch=1,
             partition_epoch=2,
-            reshard_progress=(ReshardProgress(source=PART.old, **progress),),
+            reshard_progress=(ReshardProgress(source=RANGE.old, **progress),),
         )
         self._watched[1].node_state = NodeState(
             process_id="p",
@@ -46,12 +46,12 @@ class Sides:
             version=1,
             coordinator_epoch=0,
             leaving=False,
-            replicas={PART.new: report},
+            replicas={RANGE.new: report},
         )
 
     async def verify(self) -> None:
         """Compare."""
-        await verify_range(self._executor, PART, *self._watched)
+        await verify_range(self._executor, RANGE, *self._watched)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_both_sides_are_asked_for_their_range_as_of_a_time_that_both_have_
     sides.source.digests = [digest("a", "b")]
     sides.target.digests = [digest("a", "b")]
     await sides.verify()
-    for node, partition in ((sides.source, PART.old), (sides.target, PART.new)):
+    for node, partition in ((sides.source, RANGE.old), (sides.target, RANGE.new)):
         (asked,) = node.take(DigestRequest)
         assert (asked.partition, asked.as_of, asked.hashes) == (partition, 77, (16, 47))
 
@@ -93,7 +93,7 @@ async def test_before_a_target_has_told_a_time_one_difference_means_nothing(
 
 
 @pytest.mark.proves("B-04")
-async def test_a_part_with_all_rows_that_differs_is_named(sides: Sides) -> None:
+async def test_a_range_with_all_rows_that_differs_is_named(sides: Sides) -> None:
     """A new partition with wrong rows would serve."""
     sides.node_state(backfilled=True, time=77)
     sides.source.digests = [digest("a")]
