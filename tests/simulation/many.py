@@ -92,15 +92,15 @@ SHARES: Mapping[str, float] = {
     "test_torn_logs": 1 / 2,  # like `test_indexed`
     "test_change_feed": 1 / 2,  # 1 s a seed; `test_cut_over` with somebody who follows
     "test_conditional_storms": 1 / 2,  # 2 s a seed; like `test_producer_storms`
-    "test_cuts": 1 / 4,  # 2.5 s a seed; few choices: 18 kinds of cuts
+    "test_cuts": 1 / 2,  # 2.5 s a seed; few choices: 18 kinds of cuts
     "test_deletions": 1 / 2,  # 2 s a seed
     "test_failing_disks": 1 / 2,  # like `test_slow_disks`
     "test_slow_disks": 1 / 2,  # like `test_failing_disks`
-    "test_maintenance": 1 / 4,  # 1 s a seed; one scenario
+    "test_maintenance": 1 / 2,  # 1 s a seed; one scenario
     "test_producer_storms": 1 / 2,  # 1 s a seed; the storms of copies and cut-overs have the rest
     "test_restored": 1 / 2,  # 1 s a seed
-    "test_shared_appends": 1 / 4,  # those of `test_producer_storms`, whose writes wait for jobs
-    "test_shared_calls": 1 / 4,  # 5 s a seed, the most of all with the next
+    "test_shared_appends": 1 / 2,  # those of `test_producer_storms`, whose writes wait for jobs
+    "test_shared_calls": 1 / 2,  # 5 s a seed, the most of all with the next
     "test_transaction_storms": 1 / 2,  # 2 to 5 s a seed
 }
 """The part of the seeds that a storm has when all storms are run, and why not all of them."""
