@@ -7,3 +7,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "datanode"))
+
+from replica_cluster import ProcessNode
+
+# What is measured is the process that users start.
+ProcessNode.loaded = False

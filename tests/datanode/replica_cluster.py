@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
+from loaded_process import LoadedProcess
 
 from rezone.controller.nodes.node_state import NodeState, request_after, with_answer
 from rezone.datanode.clock.checked_clock import CheckedClock
@@ -212,7 +213,12 @@ class LocalNode:
 
 
 class ProcessNode:
-    """A node in a process of its own, to be killed."""
+    """A node in a process of its own, to be killed.
+
+    It is forked from one that is `loaded`. Benchmarks start what users start, and say so.
+    """
+
+    loaded = True
 
     def __init__(self, node_id: int, directory: Path, *arguments: str) -> None:
         self.node_id = node_id
@@ -220,27 +226,26 @@ class ProcessNode:
         self.arguments = arguments
         self.environment: dict[str, str] = {}
         self.address = f"127.0.0.1:{free_port()}"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | LoadedProcess | None = None
 
     def start(self) -> None:
         """Start the process; it serves when `Coordinator.wait_up` has seen it."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / "log.txt").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "rezone.datanode",
-                    f"--node-id={self.node_id}",
-                    f"--data-dir={self.directory / 'data'}",
-                    f"--listen={self.address}",
-                    "--health-port=0",
-                    *self.arguments,
-                ],
-                env={**os.environ, "PYTHONPATH": str(OPERATOR), **self.environment},
-                stdout=log,
-                stderr=log,
-            )
+        path = self.directory / "log.txt"
+        arguments = [
+            f"--node-id={self.node_id}",
+            f"--data-dir={self.directory / 'data'}",
+            f"--listen={self.address}",
+            "--health-port=0",
+            *self.arguments,
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(OPERATOR), **self.environment}
+        if self.loaded:
+            self.process = LoadedProcess(arguments, environment, path)
+            return
+        command = [sys.executable, "-m", "rezone.datanode", *arguments]
+        with path.open("ab") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def kill(self) -> None:
         """SIGKILL."""

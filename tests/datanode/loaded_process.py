@@ -1,0 +1,70 @@
+"""A data node's process that is forked from one that has loaded everything.
+
+What Python imports for a data node takes more than a second of a processor, and hundreds of tests
+need three of them. From the fork on it is what `python -m rezone.datanode` runs: a process with a
+pid, a log, an environment and an end of its own, that dies by SIGKILL as any other.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_loaded = multiprocessing.get_context("forkserver")
+# It starts with the first node, and ends with this process.
+_loaded.set_forkserver_preload(["rezone.datanode.__main__"])
+
+
+class LoadedProcess:
+    """What tests do with a data node's process, by the names that `subprocess.Popen` has."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Start it; what it writes is appended to `log`."""
+        given = (list(arguments), dict(environment), str(log))
+        self._process = _loaded.Process(target=_serve, args=given)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or minus the signal that has ended it; None while it runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended; raises subprocess.TimeoutExpired before."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired(self._process.name, timeout)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal while it runs."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _serve(arguments: list[str], environment: dict[str, str], log: str) -> None:
+    """Be a data node."""
+    from rezone.datanode.process import main  # noqa: PLC0415 - loaded before the fork
+
+    os.environ.clear()
+    os.environ.update(environment)
+    written = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.dup2(written, sys.stdout.fileno())
+    os.dup2(written, sys.stderr.fileno())
+    sys.exit(main(arguments))
