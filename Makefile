@@ -1,13 +1,15 @@
 # The interface of this project for people and CI: `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help prepare test-tools demo down test test-kubernetes check lint types layers pages docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
+.PHONY: help prepare test-tools demo down test test-long test-kubernetes check lint types layers pages docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
 
 export PYTHONPATH := operator
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
 RUN := .venv/bin/python
 # CI judges a change by one order of the tests, as by the same examples each time (tests/conftest.py).
 PYTEST = $(RUN) -m pytest -p no:cacheprovider$(if $(CI), --randomly-seed=1)
+without_long = $(PYTEST) -m 'not long' $(1)
+ignoring = $(foreach part,$(1),--ignore tests/$(part))
 # Each is on the path of what runs in it; the simulation is a package of tests/.
 TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -not -path 'tests/simulation*' -not -path 'benchmarks/harness*' | sort | paste -sd:)
 
@@ -24,8 +26,11 @@ test: test-tools prepare checkers ## Run the test suite on a real API server, Ro
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
-	$(RUN) hack/beside.py "$(PYTEST) tests/controller" "$(PYTEST) tests/datanode" "$(PYTEST) $(foreach part,controller datanode simulation,--ignore tests/$(part))" "$(PYTEST) tests/simulation"
+	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,tests/datanode)" "$(call without_long,$(call ignoring,controller datanode simulation))" "$(call without_long,tests/simulation)"
 endif
+
+test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark
+	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long $(call ignoring,controller)"
 
 test-kubernetes: prepare ## Run the tests that need an API server on another version of Kubernetes: VERSION=1.37, built once
 	@REZONE_KUBERNETES_VERSION="$(VERSION)" python3 -m rezone.local.tools

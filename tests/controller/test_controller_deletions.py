@@ -4,7 +4,7 @@ The operator's pass of a task or a leader transfer is held where it stores a sta
 that; then something is deleted, as a person does it, and the pass goes on with what it has decided
 before. A second zone in another namespace is written to all along.
 
-`make test` deletes something in some states; `make chaos-operator` everything in all of them.
+`make test-long` deletes something in some states; `make chaos-operator` everything in all of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
 from rezone.wire.messages import LeaderAndIsr
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 NAMESPACE = "deletions"
 ZONE = "deleted"

@@ -4,7 +4,7 @@ One move leads through all of its states while operator after operator dies: eac
 SIGKILL in the middle of a deed (`dying_operator`), the next one begins with what the API server
 and the data nodes know, and the last one is the operator as users run it.
 
-`make test` kills once in each deed, before one and after the next; `make chaos-operator` both
+`make test-long` kills once in each deed, before one and after the next; `make chaos-operator` both
 before and after each. `test_controller_crashes` has every state by itself, with loops that are
 ended.
 """
@@ -39,7 +39,7 @@ from rezone.local.api import Json, KubeApi
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240)]
 
 NAMESPACE = "killed"
 ZONE = "main"

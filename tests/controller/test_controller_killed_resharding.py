@@ -32,7 +32,7 @@ from rezone.local.api import Json, KubeApi
 from rezone.resources.task import TaskState as T
 from rezone.wire.layouts import Layout
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 NAMESPACE = "killed-cut"
 ZONE = "cut"

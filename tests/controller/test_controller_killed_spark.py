@@ -49,6 +49,7 @@ pytestmark = [
     pytest.mark.apiserver,
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(600),
 ]
 

@@ -29,6 +29,7 @@ from rezone.local.api import Json, KubeApi
 pytestmark = [
     pytest.mark.apiserver,
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(240),
     pytest.mark.skipif(not EVERY_POINT, reason="half a minute more: make chaos-operator"),
 ]

@@ -32,7 +32,7 @@ from rezone.client import TableClient
 from rezone.local.api import Json, KubeApi
 from rezone.resources.migration import MigrationState as M
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 NAMESPACE = "recovering"
 NODES = ("worker-1", "worker-2", "worker-3")

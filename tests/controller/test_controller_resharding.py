@@ -82,6 +82,7 @@ async def test_partitions_are_changed_under_a_writer(
     assert list(records) == list(Layout(2, 2).ids), "something of an old layout is left"
 
 
+@pytest.mark.long
 @pytest.mark.proves("ZR-20", "B-15")
 async def test_a_cancel_ends_on_one_side_or_the_other(api: KubeApi, zone: Json) -> None:
     """Half of a zone would be new, and what was cancelled would begin again by itself."""
@@ -104,6 +105,7 @@ async def test_a_cancel_ends_on_one_side_or_the_other(api: KubeApi, zone: Json) 
     assert keys.get("cancelledPartitions", 0) == (5 if cancelled else 0)
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-08", "B-06")
 async def test_a_data_node_is_killed_while_its_partitions_are_cut(
     cluster: TestCluster, api: KubeApi, zone: Json

@@ -46,7 +46,7 @@ from rezone.local.processes import PidFile
 from rezone.local.tools import find_tools
 from rezone.wire.layouts import generation_of
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 NAMESPACE = "restored"
 NODES = ("worker-1", "worker-2", "worker-3", "worker-4")

@@ -25,7 +25,7 @@ from rezone.local.api import KubeApi
 from rezone.local.cluster import LocalCluster
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240)]
 
 NAMESPACE = "unattended"
 ZONE = "main"

@@ -154,6 +154,7 @@ def _is_sealed(c: Coordinator, partition: int) -> bool:
     return c.report(c.records[partition].leader, partition).seal is SealState.SEALED
 
 
+@pytest.mark.long
 @pytest.mark.proves("CF-02")
 @pytest.mark.slow
 def test_each_change_comes_once_through_a_transfer_and_a_re_sharding(tmp_path: Path) -> None:

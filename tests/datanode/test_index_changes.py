@@ -330,6 +330,7 @@ def in_sync(c: Coordinator, count: int = 3) -> bool:
     return len(c.isr(PARTITION)) == count
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_are_killed_while_indexes_come_and_go(tmp_path: Path) -> None:
     """Half of an index would pass for all of it, or would never be whole."""

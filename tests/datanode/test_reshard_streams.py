@@ -105,6 +105,7 @@ def test_leaders_of_both_sides_change_and_nothing_begins_again(tmp_path: Path) -
         assert require_equal(c, writer.last_times) == writer.count + 2_000
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-05", "B-08")
 def test_nodes_that_are_killed_lose_nothing_of_a_reshard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

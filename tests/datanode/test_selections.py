@@ -146,6 +146,7 @@ def test_a_limit_ends_the_reading_at_the_data_node(table: TableClient, seen: See
         table.scan(limit=-1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rows", [col("owner") == "o7", col("amount") > 10, col("id").is_in(range(900))]
 )

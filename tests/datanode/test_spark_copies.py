@@ -91,6 +91,7 @@ def until(c: Coordinator, job: subprocess.Popen[str], what: str, check: Callable
     c.until(what, looked, SECONDS)
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-04", "SS-06", "B-03", "B-04")
 def test_spark_copies_between_data_nodes_what_they_admit(tmp_path: Path) -> None:
     """Copies begin when admitted, also while the job runs; receivers then equal their source.

@@ -100,6 +100,7 @@ def olm_definition() -> Json:
     return body
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_api_server_takes_all_of_the_bundle(files: dict[str, str], kubectl: Kubectl) -> None:
     """OLM creates these objects; one that is refused fails the installation.

@@ -27,6 +27,7 @@ def runs_of(kind: str) -> list[Seen]:
     return [run_cut(cut) for cut in tried]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.proves("NW-02")
@@ -37,6 +38,7 @@ def test_partitions_serve_while_the_operator_alone_is_cut_off(kind: str) -> None
         check(kind, seen)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.proves("NW-03", "B-06")

@@ -30,6 +30,7 @@ def digest(seed: int) -> str:
     return hashlib.sha256("\n".join(world.trace).encode()).hexdigest()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_seed_is_always_the_same_run() -> None:

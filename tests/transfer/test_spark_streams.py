@@ -36,6 +36,7 @@ def rows(first: int, last: int, value: str) -> list[dict[str, Any]]:
     return [{"id": n, "value": value} for n in range(first, last)]
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-03")
 def test_a_query_that_is_stopped_anywhere_gets_each_change_once(
     spark: Any, zone: Coordinator, tmp_path: Path
