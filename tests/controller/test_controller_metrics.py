@@ -26,27 +26,17 @@ from rezone.resources.conditions import Condition, ConditionType, Reason, condit
 from rezone.resources.migration import MigrationState
 from rezone.resources.task import TaskState
 from rezone.wire.layouts import Overlap
+from standing_clock import StandingClock
 
 ZONE = ZoneKey("ns", "z").object_key
 TASK = ObjectKey(Kind.TASK, "ns", "t")
 MIGRATION = ObjectKey(Kind.MIGRATION, "ns", "m")
 
 
-class Clock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        """Return the seconds."""
-        return self.seconds
-
-
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> StandingClock[float]:
     """Give a clock."""
-    return Clock()
+    return StandingClock(100.0)
 
 
 @pytest.fixture
@@ -56,7 +46,7 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def metrics(registry: CollectorRegistry, clock: Clock) -> OperatorMetrics:
+def metrics(registry: CollectorRegistry, clock: StandingClock[float]) -> OperatorMetrics:
     """Give the metrics of a new coordinator."""
     return OperatorMetrics(registry, clock)
 
@@ -221,7 +211,7 @@ def _resharding(ranges: tuple[RangeView, ...], sources: int) -> ReshardingView:
 async def test_loop_lag_is_how_late_the_loop_wakes(
     registry: CollectorRegistry,
     metrics: OperatorMetrics,
-    clock: Clock,
+    clock: StandingClock[float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pass that computes for seconds delays the Lease, and nothing would say so."""
@@ -229,7 +219,7 @@ async def test_loop_lag_is_how_late_the_loop_wakes(
 
     async def sleep(_seconds: float) -> None:
         try:
-            clock.seconds += next(naps)
+            clock.now += next(naps)
         except StopIteration:
             raise asyncio.CancelledError from None
 
@@ -240,7 +230,7 @@ async def test_loop_lag_is_how_late_the_loop_wakes(
 
 
 async def test_watch_staleness_is_the_age_of_the_oldest_write_not_seen(
-    registry: CollectorRegistry, metrics: OperatorMetrics, clock: Clock
+    registry: CollectorRegistry, metrics: OperatorMetrics, clock: StandingClock[float]
 ) -> None:
     """A watch that is cut without an error would let changes by people go unseen for ever."""
     coordinator = _coordinator(metrics)
@@ -249,9 +239,9 @@ async def test_watch_staleness_is_the_age_of_the_oldest_write_not_seen(
     wakes.pass_on(coordinator)
     assert value(registry, "watch_staleness_seconds") == 0
     metrics.note_written(TASK, "41")
-    clock.seconds += 3
+    clock.now += 3
     metrics.note_written(MIGRATION, "42")
-    clock.seconds += 2
+    clock.now += 2
     assert value(registry, "watch_staleness_seconds") == 5
     wakes.wake(TASK, "40")
     wakes.wake(MIGRATION)

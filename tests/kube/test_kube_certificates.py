@@ -28,20 +28,11 @@ from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec
 from rezone.wire.transport.identity import Identity, Role
 from rezone.wire.transport.tls import FILES, TlsFiles
+from standing_clock import StandingClock
 
 pytestmark = pytest.mark.apiserver
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 SETTINGS = PodSettings(image="registry.example/rezone:1", tls=True)
-
-
-class Clock:
-    """Time that a test moves by hand."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2030, 1, 1, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        """Return the time."""
-        return self.now
 
 
 def files_in(secret: Manifest) -> TlsFiles:
@@ -59,7 +50,7 @@ def name_of(role: Role = Role.DATA_NODE) -> str:
     return secret_name("orders", role, 0 if role is Role.DATA_NODE else None)
 
 
-async def started(api: Kube, namespace: str, clock: Clock) -> IssuedCertificates:
+async def started(api: Kube, namespace: str, clock: StandingClock[datetime]) -> IssuedCertificates:
     """Return an operator's certificates, as after its start."""
     made = IssuedCertificates(api, namespace, clock=clock)
     await made.start()
@@ -69,7 +60,7 @@ async def started(api: Kube, namespace: str, clock: Clock) -> IssuedCertificates
 @pytest.mark.proves("B-12")
 async def test_a_zone_gets_its_certificates_before_its_pods(api: Kube, namespace: str) -> None:
     """Pods would wait for Secrets that nobody makes, or find the wrong names in them."""
-    clock = Clock()
+    clock = StandingClock(BEGIN)
     certificates = await started(api, namespace, clock)
     zone = await stored_zone(api, namespace)
     await PodStore(api, SETTINGS, certificates=certificates).ensure(zone, data_nodes(0))
@@ -152,7 +143,7 @@ def test_no_two_zones_have_a_secret_of_one_name() -> None:
 @pytest.mark.proves("B-12")
 async def test_two_thirds_of_a_life_bring_a_new_certificate(api: Kube, namespace: str) -> None:
     """A certificate would be renewed all the time, or be left to expire."""
-    clock = Clock()
+    clock = StandingClock(BEGIN)
     certificates = await started(api, namespace, clock)
     zone = await stored_zone(api, namespace)
     await certificates.ensure(zone, (0,))
@@ -171,7 +162,7 @@ async def test_two_thirds_of_a_life_bring_a_new_certificate(api: Kube, namespace
 
 async def test_another_operator_goes_on_with_the_same_authority(api: Kube, namespace: str) -> None:
     """Each change of the leading operator would cut all data nodes off from each other."""
-    clock = Clock()
+    clock = StandingClock(BEGIN)
     zone = await stored_zone(api, namespace)
     await (await started(api, namespace, clock)).ensure(zone, (0,))
     before = await read(api, namespace)
@@ -183,7 +174,7 @@ async def test_another_operator_goes_on_with_the_same_authority(api: Kube, names
 
 async def test_a_changed_authority_is_taken_up(api: Kube, namespace: str) -> None:
     """An authority that has leaked could not be replaced while zones are in use."""
-    clock = Clock()
+    clock = StandingClock(BEGIN)
     certificates = await started(api, namespace, clock)
     zone = await stored_zone(api, namespace)
     await certificates.ensure(zone, (0,))
@@ -210,7 +201,7 @@ async def test_a_changed_authority_is_taken_up(api: Kube, namespace: str) -> Non
 
 async def test_a_secret_that_is_gone_or_broken_is_made_again(api: Kube, namespace: str) -> None:
     """A data node that restarts would wait for ever."""
-    clock = Clock()
+    clock = StandingClock(BEGIN)
     certificates = await started(api, namespace, clock)
     zone = await stored_zone(api, namespace)
     await certificates.ensure(zone, (0,))
@@ -226,7 +217,7 @@ async def test_a_secret_that_is_gone_or_broken_is_made_again(api: Kube, namespac
 
 async def test_somebody_elses_secret_is_not_touched(api: Kube, namespace: str) -> None:
     """A certificate of another program would be overwritten because of its name."""
-    certificates = await started(api, namespace, Clock())
+    certificates = await started(api, namespace, StandingClock(BEGIN))
     zone = await stored_zone(api, namespace)
     metadata = {"name": name_of(), "namespace": namespace}
     foreign = await api.create(Secret, {"metadata": metadata, "stringData": {"mine": "yes"}})
@@ -241,7 +232,7 @@ async def test_an_authority_that_cannot_sign_is_told(api: Kube, namespace: str) 
     metadata = {"name": AUTHORITY_SECRET, "namespace": namespace}
     await api.create(Secret, {"metadata": metadata, "stringData": {"tls.crt": "none"}})
     with pytest.raises(InvalidWriteError, match="holds no authority"):
-        await started(api, namespace, Clock())
+        await started(api, namespace, StandingClock(BEGIN))
 
 
 def test_plaintext_mounts_nothing() -> None:

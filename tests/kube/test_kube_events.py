@@ -12,17 +12,7 @@ from rezone.kube.client import Kube
 from rezone.kube.errors import UnavailableError
 from rezone.kube.events import EventLimits, EventRecorder, EventType
 from rezone.kube.kinds import Event
-
-
-class Clock:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.time = NOW
-
-    def __call__(self) -> datetime:
-        """Return the time."""
-        return self.time
+from standing_clock import StandingClock
 
 
 class Sink:
@@ -40,7 +30,7 @@ class Sink:
         return manifest
 
 
-def recorder(sink: Sink, clock: Clock, **limits: Any) -> EventRecorder:
+def recorder(sink: Sink, clock: StandingClock[datetime], **limits: Any) -> EventRecorder:
     """Return a recorder that writes to the sink."""
     settings = EventLimits(**limits)
     return EventRecorder(sink, instance="me", now=clock, limits=settings)  # type: ignore[arg-type]
@@ -49,7 +39,7 @@ def recorder(sink: Sink, clock: Clock, **limits: Any) -> EventRecorder:
 async def test_one_event_per_change() -> None:
     """An event with every pass is what makes people ignore events."""
     sink = Sink()
-    events = recorder(sink, Clock())
+    events = recorder(sink, StandingClock(NOW))
     zone = zone_of()
     assert await events.emit(zone, EventType.NORMAL, "Moved", "to node 3", key="op-1")
     assert not await events.emit(zone, EventType.NORMAL, "Moved", "to node 3 again", key="op-1")
@@ -59,20 +49,20 @@ async def test_one_event_per_change() -> None:
 
 async def test_noisy_object_is_cut_off_and_recovers() -> None:
     """One broken zone must not flood etcd, nor silence the others."""
-    sink, clock = Sink(), Clock()
+    sink, clock = Sink(), StandingClock(NOW)
     events = recorder(sink, clock, burst_per_object=3, refill_seconds=60.0)
     noisy, quiet = zone_of(), zone_of(name="quiet")
     done = [await events.emit(noisy, EventType.WARNING, "Bad", str(i)) for i in range(5)]
     assert done == [True, True, True, False, False]
     assert await events.emit(quiet, EventType.WARNING, "Bad", "once")
-    clock.time += timedelta(seconds=60)
+    clock.now += timedelta(seconds=60)
     assert await events.emit(noisy, EventType.WARNING, "Bad", "later")
 
 
 async def test_failure_is_no_error_and_is_tried_again() -> None:
     """A pass must not fail because an event could not be written."""
     sink = Sink()
-    events = recorder(sink, Clock())
+    events = recorder(sink, StandingClock(NOW))
     sink.down = True
     assert not await events.emit(zone_of(), EventType.NORMAL, "Moved", "m")
     sink.down = False
@@ -82,7 +72,7 @@ async def test_failure_is_no_error_and_is_tried_again() -> None:
 async def test_memory_is_bounded() -> None:
     """An operator that lives for a year must not remember every event of it."""
     sink = Sink()
-    events = recorder(sink, Clock(), remembered_changes_max=4, remembered_objects_max=2)
+    events = recorder(sink, StandingClock(NOW), remembered_changes_max=4, remembered_objects_max=2)
     for i in range(10):
         await events.emit(zone_of(name=f"z{i}"), EventType.NORMAL, "Moved", "m")
     assert len(events._seen) == 4

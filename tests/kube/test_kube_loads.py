@@ -17,6 +17,7 @@ from rezone.kube.errors import ForbiddenError
 from rezone.kube.loads import RateReader, load_of
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages.loads import ClientLoad, RequestLoad
+from standing_clock import StandingClock
 
 pytestmark = pytest.mark.proves("OB-04")
 
@@ -75,20 +76,9 @@ def counted(seconds: float, reads: int) -> bytes:
     return msgspec.json.encode(load)
 
 
-@dataclass
-class Clock:
-    """A clock that the test moves."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
 async def test_rates_are_since_the_last_look() -> None:
     """A live view would show the mean since its begin, or nothing."""
-    kube, clock = FakeKube({"a": counted(10, 0), "b": counted(50, 0)}), Clock()
+    kube, clock = FakeKube({"a": counted(10, 0), "b": counted(50, 0)}), StandingClock(1000.0)
     reader = RateReader(kube, clock)  # type: ignore[arg-type]  # a fake
     zone = zone_of("a", "b")
     assert (await reader.rates(zone, wait=False)).zone is None
@@ -110,7 +100,7 @@ async def test_without_the_right_rates_are_unknown_and_few_are_asked() -> None:
     """Who may not use the proxy would get an error for a zone, or hundreds of refusals."""
     pods = [f"p{i}" for i in range(100)]
     kube = FakeKube(dict.fromkeys(pods, ForbiddenError("pods/proxy is forbidden")))
-    found = await RateReader(kube, Clock()).rates(zone_of(*pods), wait=True)  # type: ignore[arg-type]
+    found = await RateReader(kube, StandingClock(1000.0)).rates(zone_of(*pods), wait=True)  # type: ignore[arg-type]
     assert found.zone is None
     assert "pods/proxy is forbidden" in found.unknown
     assert len(kube.asked) <= loads.ASKED_AT_A_TIME_MAX
@@ -127,7 +117,7 @@ async def test_one_that_hangs_or_lies_is_left_alone_for_a_while(
         "lies": b"{" * 20_000,
         "refuses": ForbiddenError("as if the API server had refused"),
     }
-    kube, clock = FakeKube(answers), Clock()
+    kube, clock = FakeKube(answers), StandingClock(1000.0)
     reader, zone = RateReader(kube, clock), zone_of(*answers)  # type: ignore[arg-type]
     first = await reader.rates(zone, wait=False)
     assert "data node" in first.unknown
@@ -151,7 +141,7 @@ async def test_a_pod_s_name_leads_nowhere_else() -> None:
     """Who may write a zone's status would make others read any address of the API server."""
     kube = FakeKube({})
     zone = zone_of("../../secrets/x", "a?b", "A", "a/b", "a%2f")
-    assert (await RateReader(kube, Clock()).rates(zone, wait=True)).zone is None  # type: ignore[arg-type]
+    assert (await RateReader(kube, StandingClock(1000.0)).rates(zone, wait=True)).zone is None  # type: ignore[arg-type]
     assert kube.asked == []
 
 

@@ -31,6 +31,7 @@ from rezone.storage.store_config import StoreConfig
 from rezone.storage.transactions.intents import commit_rows, intent_rows
 from rezone.wire.codec.keyspace import hash_key, row_id
 from rezone.wire.messages import EngineKind
+from standing_clock import StandingClock
 
 ENGINES = [EngineKind.ROCKSDB, EngineKind.MEMORY]
 FORMS = {
@@ -41,17 +42,6 @@ FORMS = {
 """Engine, and from how many bytes on a source sends files."""
 
 Version = tuple[bytes, int, int, bytes]  # row id, commit time, flag, value
-
-
-class Clock:
-    """A monotonic clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time that was set."""
-        return self.now
 
 
 def rid(key: bytes | int) -> bytes:
@@ -68,7 +58,7 @@ def config(kind: EngineKind = EngineKind.ROCKSDB, **changes: Any) -> StoreConfig
         "log_tail_bytes": 8192,
         "apply_slice_bytes": 2048,
         "bulk_checkpoint_bytes": 1024,
-        "clock": Clock(),
+        "clock": StandingClock(0.0),
         "beside": AtOnce,
         "snapshot": SnapshotLimits(slice_bytes=256, join_seconds=0.0),
     }

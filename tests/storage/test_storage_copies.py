@@ -15,7 +15,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 from storage_kit import (
-    Clock,
     Writer,
     config,
     copy_directory,
@@ -41,6 +40,7 @@ from rezone.wire.messages import (
     SnapshotFile,
     SnapshotTrailer,
 )
+from standing_clock import StandingClock
 
 FORMS = {"rows": 1 << 62, "files": 0, "rows of the Memory engine": 1 << 62}
 """From how many bytes on a source sends files."""
@@ -515,7 +515,7 @@ def test_progress_without_its_files_is_no_progress(tmp_path: Path, lost: str) ->
 @pytest.mark.proves("SS-06")
 def test_checkpoints_are_shared_and_kept_only_for_a_while(tmp_path: Path) -> None:
     """Checkpoints would fill the disk with files that the engine has long replaced."""
-    clock = Clock()
+    clock = StandingClock(0.0)
     limits = {"join_seconds": 1.0, "linger_seconds": 10.0, "reader_idle_seconds_max": 30.0}
     with opened(tmp_path / "a", checkpoints=limits, clock=clock) as source:
         writer = fill(source)

@@ -21,7 +21,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from storage_kit import (
-    Clock,
     Version,
     Writer,
     batch_versions,
@@ -45,6 +44,7 @@ from rezone.storage.snapshot.snapshot import (
 from rezone.storage.store import PartitionStore
 from rezone.wire.errors import ConflictError, CorruptionError, SnapshotExpiredError
 from rezone.wire.messages import EngineKind, FailoverEntry
+from standing_clock import StandingClock
 
 
 @contextlib.contextmanager
@@ -421,7 +421,7 @@ def test_snapshot_beside_a_writing_thread(tmp_path: Path, kind: EngineKind) -> N
 @pytest.mark.parametrize("end", ["read", "close", "expire"])
 def test_applier_waits_at_the_limit(tmp_path: Path, kind: EngineKind, limit: str, end: str) -> None:
     """A slow receiver would fill the source's memory, or a dead one stop its writes for ever."""
-    clock = Clock()
+    clock = StandingClock(0.0)
     bounds = limits(**{limit: 1000}, reader_idle_seconds_max=30.0)
     with opened(tmp_path / "p", kind, clock=clock, snapshot=bounds) as store:
         writer = fill(store, rows=200)
@@ -466,7 +466,7 @@ def test_applier_waits_at_the_limit(tmp_path: Path, kind: EngineKind, limit: str
 @pytest.mark.proves("SS-06")
 def test_readers_that_come_soon_share_one_scan(tmp_path: Path, kind: EngineKind) -> None:
     """Each of several new replicas would cost the source a scan of its own."""
-    clock = Clock()
+    clock = StandingClock(0.0)
     with opened(tmp_path / "p", kind, clock=clock, snapshot=limits(join_seconds=5.0)) as store:
         writer = fill(store)
         want = writer.versions(store.applied)
@@ -502,7 +502,7 @@ def test_data_nodes_join_readers_unless_told_otherwise(tmp_path: Path, kind: Eng
 
     Receivers that are told at once to pull would each cost their source a scan.
     """
-    clock = Clock()
+    clock = StandingClock(0.0)
     with opened(tmp_path / "p", kind, clock=clock, snapshot=SnapshotLimits()) as store:
         fill(store)
         first = store.outgoing.open_rows("a", batch_bytes=300)
@@ -518,7 +518,7 @@ def test_data_nodes_join_readers_unless_told_otherwise(tmp_path: Path, kind: Eng
 def test_what_is_kept_for_readers_to_come_is_bounded(tmp_path: Path, kind: EngineKind) -> None:
     """A large partition would stand in memory before the time to join is over."""
     bounds = limits(join_seconds=5.0, join_bytes_max=1000)
-    with opened(tmp_path / "p", kind, clock=Clock(), snapshot=bounds) as store:
+    with opened(tmp_path / "p", kind, clock=StandingClock(0.0), snapshot=bounds) as store:
         writer = fill(store)
         first = Reader(store.outgoing.open_rows("a", batch_bytes=300))
         first.step()
@@ -547,7 +547,7 @@ def count_scans(store: PartitionStore) -> list[bytes]:
 @pytest.mark.proves("SS-06", "SS-07")
 def test_a_dead_reader_does_not_hold_up_the_others(tmp_path: Path, kind: EngineKind) -> None:
     """One receiver that died would stop the copies of all that share its scan."""
-    clock = Clock()
+    clock = StandingClock(0.0)
     bounds = limits(join_seconds=5.0, queue_bytes_max=500, reader_idle_seconds_max=30.0)
     with opened(tmp_path / "p", kind, clock=clock, snapshot=bounds) as store:
         writer = fill(store)
@@ -569,7 +569,7 @@ def test_a_dead_reader_does_not_hold_up_the_others(tmp_path: Path, kind: EngineK
 @pytest.mark.proves("SS-07")
 def test_a_snapshot_that_nobody_reads_ends_where_nothing_is_written(tmp_path: Path) -> None:
     """A reader that died would hold the log of a quiet partition, and one of the node's places."""
-    clock = Clock()
+    clock = StandingClock(0.0)
     with opened(tmp_path / "p", EngineKind.MEMORY, clock=clock, snapshot=limits()) as store:
         fill(store)
         source = store.outgoing.open_rows("dead", batch_bytes=300)
