@@ -86,6 +86,7 @@ def test_rebalances_survive_the_operators_death(scenario: Scenario) -> None:
     die_everywhere(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-02", "B-07", "ZR-11")
 @pytest.mark.parametrize("scenario", PODS, ids=name_of)
 def test_replaced_pods_survive_the_operators_death(scenario: Scenario) -> None:
@@ -124,6 +125,7 @@ def test_failed_migrations_survive_the_operators_death(scenario: Scenario) -> No
     die_everywhere(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-02", "RM-02")
 @pytest.mark.parametrize("scenario", EDGES, ids=name_of)
 def test_rare_edges_survive_the_operators_death(scenario: Scenario) -> None:
@@ -140,6 +142,7 @@ def test_a_lost_node_ends_the_task(scenario: Scenario) -> None:
         scenario.check(world)
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-02", "ZR-10", "ZR-11", "ZR-18", "B-04", "B-14", "B-15")
 @pytest.mark.parametrize("scenario", TARGETS, ids=name_of)
 def test_failing_copies_survive_the_operators_death(scenario: Scenario) -> None:

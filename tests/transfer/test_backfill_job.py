@@ -77,6 +77,7 @@ def test_the_last_try_of_a_task_tells_its_error() -> None:
     assert (told["ranges"], told["failed"], told["rows"], told["bytes"]) == (2, 1, 3, 30)
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-01", "B-08")
 @pytest.mark.spark
 @pytest.mark.slow

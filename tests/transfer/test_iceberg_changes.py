@@ -36,6 +36,7 @@ def keys(first: int, last: int) -> list[dict[str, Any]]:
     return [{"id": n, "part": f"p{n % 2}"} for n in range(first, last)]
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-03", "CF-02")
 def test_a_table_follows_a_zone_and_a_repeated_batch_changes_nothing(
     spark: Any, zone: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

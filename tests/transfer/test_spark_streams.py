@@ -81,6 +81,7 @@ def test_a_query_that_is_stopped_anywhere_gets_each_change_once(
     assert len(batches) >= 4
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-04", "SP-05")
 def test_sinks_write_what_counts_in_a_stream_and_in_a_batch(
     spark: Any, zone: Coordinator, tmp_path: Path
