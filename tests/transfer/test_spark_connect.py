@@ -22,6 +22,7 @@ CONFIG = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
 CLIENT = Path(__file__).with_name("connect_client.py")
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-09")
 def test_a_client_of_spark_connect_reads_writes_looks_up_and_streams(
     zone: Coordinator, tmp_path: Path

@@ -85,6 +85,7 @@ def hanging_once(directory: str) -> Any:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-09", "SP-05")
 def test_all_of_it_runs_on_executors_of_which_one_dies(
     session: Any, workers: tuple[str, list[SparkProcess]], zone: Coordinator, tmp_path: Path
