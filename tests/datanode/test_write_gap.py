@@ -1,4 +1,4 @@
-"""For how long no write could be committed while a leader was transferred, as data nodes tell."""
+"""For how long no write could be committed in a leader transfer or cut-over, as data nodes tell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from pathlib import Path
 
 import pytest
 from replica_cluster import Client, cluster
+from resharding_kit import (
+    SMALL,
+    HeldDisk,
+    begin_to_seal,
+    create_old,
+    overlaps_of,
+    progress,
+    reshard,
+    resharded,
+    zone,
+)
 
 from rezone.datanode.state.write_gap import WriteGap
 from rezone.wire.messages import ReplicaReport
@@ -97,3 +108,29 @@ def test_the_next_leader_reports_the_gap_of_a_transfer(tmp_path: Path) -> None:
         assert 0 <= report.write_gap_ms <= took_ms + 1
         assert micros - 1e6 < report.write_gap_time < time.time_ns() / 1000 + 1e6
         assert c.report(0, PARTITION).write_gap_ms is None
+
+
+@pytest.mark.slow
+def test_a_new_partition_reports_for_how_long_its_cut_over_stopped_writes(tmp_path: Path) -> None:
+    """A re-sharding could say nothing of what it costs writers; nor may it say less than it did."""
+    with cluster(tmp_path, 3, config=zone(1), settings=SMALL) as c:
+        create_old(c)
+        client = Client(c)
+        client.put(PARTITION, {b"a": b"1"})
+        reshard(c, 2)
+        c.until_each("backfilled", overlaps_of(c), lambda overlap: resharded(c, overlap))
+        assert [progress(c, each).write_gap_ms for each in overlaps_of(c)] == [None, None]
+
+        disk = HeldDisk(c.replica(c.records[PARTITION].leader, PARTITION))
+        begun = time.monotonic()
+        begin_to_seal(c, PARTITION)
+        sealing = time.monotonic()
+        c.until("the seal waits for the disk", lambda: disk.holds)
+        stopped_ms = (time.monotonic() - sealing) * 1000
+        disk.let_go()
+        c.until_each("served", overlaps_of(c), lambda overlap: progress(c, overlap).sealed)
+        took_ms = (time.monotonic() - begun) * 1000
+
+        gaps = [progress(c, each).write_gap_ms for each in overlaps_of(c)]
+        assert all(gap is not None and stopped_ms - 1 <= gap <= took_ms + 1 for gap in gaps)
+        client.close()

@@ -8,7 +8,7 @@ each until it is answered; it learns from refusals alone who serves.
 
 What must hold: a newest read sees what was acknowledged before it began, whoever answers; nobody
 else would answer it at that moment; no read as of a time ever changes; a range that is served has
-the rows that its source ended with; each acknowledged row is there, once, at the end; and a leader
+the rows that its source ended with; writes to it did not stop for less long than is measured; each acknowledged row is there, once, at the end; and a leader
 that has said that there is no seal was right.
 """
 
@@ -31,10 +31,13 @@ from rezone.wire.codec.producers import digest_of
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.layouts import Overlap
 from rezone.wire.messages import (
+    Message,
+    NodeId,
     OriginalId,
     PartitionId,
     ReplicaReport,
     Seal,
+    SealMark,
     SealState,
     WriteRequest,
     WriteResult,
@@ -100,6 +103,7 @@ class CutOver(DataPlane):
         self.compared: weakref.WeakKeyDictionary[Replica, set[PartitionId]] = (
             weakref.WeakKeyDictionary()
         )
+        self.sealing_since: dict[tuple[PartitionId, SealMark], float] = {}
         self.backfill_chance = self.lateness.choice(BACKFILL_CHANCES)
         self.reshards_at = self.rng.uniform(0, STORM_SECONDS / 2)
         self.begin((*self.old.ids, *self.new.ids))
@@ -177,6 +181,16 @@ class CutOver(DataPlane):
             assert partition not in self.sealed, "a seal that was told is gone"
             self.denied[partition] = record.leader_epoch
             self.counts["denied"] += 1
+
+    def call(self, node: NodeId, request: Message) -> bool:
+        """Call a node; note when a seal was appended."""
+        done = super().call(node, request)
+        up = self.network.nodes.get(node)
+        if done and up is not None and isinstance(request, Seal):
+            seal = up.replicas.find(request.partition).store.seal
+            assert seal is not None
+            self.sealing_since.setdefault((request.partition, seal), self.loop.monotonic())
+        return done
 
     def _cut_over(self, partition: PartitionId) -> None:
         """Authorize a seal, ask for it, or take it back."""
@@ -306,6 +320,18 @@ class CutOver(DataPlane):
                 for each in (source, target)
             ]
             assert digests[0] == digests[1], f"{_name(target)} differs from {_name(source)}"
+            self._measured(target, hash_range, seal)
+
+    def _measured(self, target: Replica, hash_range: Overlap, seal: SealMark) -> None:
+        """Assert that what a target has measured is no more than has passed since the seal."""
+        told = {each.source: each for each in target.reshard_streams.progress()}
+        found = told.get(hash_range.old)
+        if found is None or found.write_gap_ms is None:
+            return
+        passed_ms = 1000 * (self.loop.monotonic() - self.sealing_since[hash_range.old, seal])
+        assert 0 <= found.write_gap_ms <= passed_ms + 1, (found, passed_ms)
+        self.counts["measured"] += 1
+        self.counts["measured ms"] += found.write_gap_ms
 
     def leader_of(self, row: bytes) -> Replica:
         """Return who leads the row's partition of the next layout."""

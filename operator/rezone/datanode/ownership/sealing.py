@@ -86,6 +86,7 @@ class Sealing:
         self._transacting.abort_all()
         entry = NewEntry(note_rows(), ENTRY_OVERHEAD_BYTES, NO_BATCH, EntryKind.SEAL)
         self._intake.append_entry(entry, 0, self._outcome)
+        replica.seal_gap.stop(replica.leader_epoch, replica.clock.monotonic())
         replica.log.info("sealing", leader_epoch=replica.leader_epoch)
         replica.touched(at_once=True)
 

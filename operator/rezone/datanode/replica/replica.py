@@ -296,6 +296,7 @@ class Replica(ReplicaState):
         """Let go on what waits for a run of the job; the stream that a takeover ends on."""
         handing_over = self.takeover.step()
         self.pacer.release()
+        self.reshard_streams.note_served()
         self.intake.release()
         self.changed.notify_all()
         return handing_over

@@ -258,7 +258,11 @@ class ReshardSource:
             found = self._read_on(partition, cursor, committed, failover_log)
             room -= sum(len(entry.rows) for entry in found)
         return RangeCatchUp(
-            entries=tuple(cursor.entries), reached=cursor.reached, committed=committed, time=time
+            entries=tuple(cursor.entries),
+            reached=cursor.reached,
+            committed=committed,
+            time=time,
+            stopped_ms=_stopped_ms(partition) if cursor.has_seal else -1,
         )
 
     def _read_on(
@@ -303,6 +307,12 @@ def _standing(replica: ReplicaState) -> tuple[int, int, tuple[FailoverEntry, ...
     # In this order: all rows up to that time are below that offset.
     time = replica.positions.readable_time
     return time, replica.positions.committed, replica.store.meta.failover_log
+
+
+@entry
+def _stopped_ms(replica: ReplicaState) -> int:
+    """Return for how long no writes were taken because of the seal; -1 of an earlier leader's."""
+    return replica.seal_gap.stopped_ms(replica.leader_epoch, replica.clock.monotonic())
 
 
 def _hashes_of(hash_range: ReshardRange) -> HashRange:

@@ -45,6 +45,7 @@ from rezone.datanode.core.reshard_stream import (
 from rezone.datanode.resharding.reshard_source import is_broken
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
+from rezone.datanode.state.write_gap import WriteGap
 from rezone.storage.log.entry import NO_BATCH, ROWS_SCHEMA, EntryKind, ProducerBatch, rows_batch
 from rezone.storage.reshard.reshard_entries import (
     IngestMark,
@@ -128,6 +129,8 @@ class ReshardStream:
         self.leadership = leadership
         self._core = ReshardStreamState()
         self.backfill, self.catch_up = self._core.backfill, self._core.stream
+        self._gap = WriteGap()
+        self._gap.begin(leadership.state.leader_epoch)
         self._told: tuple[object, ...] = ()
         self._claimed_until = float("-inf")
         self._was_claimed = False
@@ -264,6 +267,7 @@ class ReshardStream:
             case AppendStream(mark):
                 if mark and catch_up.reached is not None and self.position is not None:
                     entries = [_nothing_until(self.position, catch_up.reached)]
+                self._gap.take(catch_up.stopped_ms, self.partition.clock.monotonic())
                 self._append_entries(entries)
                 self._step(Followed(catch_up.reached, catch_up.committed, catch_up.time))
                 self._tell()
@@ -392,10 +396,17 @@ class ReshardStream:
 
     # --- what is told ----------------------------------------------------------------------------
 
+    def note_served(self) -> None:
+        """Note once from when on the range is served; under the lock."""
+        partition = self.partition
+        if self._gap.is_open and partition.serving.has_source(self.source):
+            self._gap.end(partition.clock.monotonic(), partition.clock.micros())
+
     def progress(self) -> ReshardProgress:
         """Return how far it is; under the lock."""
         position = self.position
         sealed_at = position.sealed_at if position is not None else 0
+        self.note_served()  # who hears that it is served may not ask again
         return ReshardProgress(
             source=self.source,
             begun=position is not None,
@@ -406,6 +417,7 @@ class ReshardStream:
             broken=self.backfill.broken or self.catch_up.broken,
             sealed=self.partition.serving.has_source(self.source),
             error=self.backfill.error or self.catch_up.error,
+            write_gap_ms=self._gap.milliseconds(self.leadership.state.leader_epoch),
         )
 
     def _tell(self) -> None:
@@ -495,6 +507,11 @@ class ReshardStreams:
         if found is None:
             raise self._replica.not_leader()
         return found
+
+    def note_served(self) -> None:
+        """Note which ranges are served from now on; under the lock."""
+        for stream in self._streams:
+            stream.note_served()
 
     @entry
     def progress(self) -> tuple[ReshardProgress, ...]:

@@ -88,6 +88,7 @@ class ReplicaState(ABC):
         self.leadership: Leadership | None = None
         self.transfer = Transfer()
         self.write_gap = WriteGap()
+        self.seal_gap = WriteGap()
         self.copy_progress: CopyProgress | None = None
         self.admission = Admission(self.partition_id, self.clock.monotonic)
         self.write_clock = WriteClock(services.clock_bound.before, store.meta.time_floor)

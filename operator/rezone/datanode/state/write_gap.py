@@ -1,4 +1,4 @@
-"""For how long no write could be committed while a partition's leader was transferred.
+"""For how long no write could be committed while a partition's leader was transferred, or cut over.
 
 The old leader notes when it appends nothing more. When it asks the next leader for a stream it says
 how long ago that was, so each duration is taken by one clock. The next leader notes when it can
@@ -7,6 +7,10 @@ is the way of one request.
 
 A leader that follows no planned transfer, as after a failover, has no such figure; nor has one
 whose old leader did not come back as a follower.
+
+The cut-over of a re-sharding is measured in the same way, range by range: the old partition's
+leader says with the seal how long ago it appended that, and the new partition's leader notes when
+it serves the range. There is no figure where either has changed in between.
 
 Concurrency: under the replica's lock.
 """

@@ -77,7 +77,8 @@ class ReshardProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     not pulled yet, None while nothing is known of that. `broken`: the source's log does not lead on
     from where the reshard stream stands. `sealed`: the reshard stream of the source's seal is
     committed, so this partition serves the source's part of its range. `time`: when backfilled, all
-    that the source has committed up to this commit time is here.
+    that the source has committed up to this commit time is here. `write_gap_ms`: for how long the
+    cut-over stopped writes to the range, known with `sealed`; None where it is not known.
     """
 
     source: PartitionId
@@ -89,6 +90,7 @@ class ReshardProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     broken: bool = False
     sealed: bool = False
     error: str = ""
+    write_gap_ms: CountOrNone | None = None
 
 
 class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

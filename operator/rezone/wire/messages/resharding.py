@@ -5,7 +5,7 @@ import msgspec
 from rezone.wire.errors import ErrorInfo
 from rezone.wire.messages.base import Message, NodeId, PartitionId
 from rezone.wire.messages.records import ProducerRecord, TransactionRecord
-from rezone.wire.ranges import Count, Unsigned, Unsigned32
+from rezone.wire.ranges import Count, CountOrNone, Unsigned, Unsigned32
 
 
 class ReshardPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -144,6 +144,8 @@ class RangeCatchUp(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
     `reached`: up to where it was read; None with an `error`. `committed` is the source's commit
     offset. When all up to that was read, no row with a commit time up to `time` will follow.
+    `stopped_ms`: with the seal, for how long the source's leader has taken no writes; -1 where
+    that is not known.
     """
 
     entries: tuple[CatchUpEntry, ...] = ()
@@ -151,6 +153,7 @@ class RangeCatchUp(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     committed: Count = 0
     time: Count = 0
     error: ErrorInfo | None = None
+    stopped_ms: CountOrNone = -1
 
 
 class CatchUps(Message, frozen=True):
