@@ -211,7 +211,9 @@ def test_a_task_that_runs_or_is_new_has_a_report() -> None:
     assert "(Zone): Transferring, begun 20 min 0 s ago" in told
     assert "Transferring   16 min 0 s" in told
     assert report_text({}).splitlines()[0] == "task shop/z-7 of zone z (Zone): new"
-    assert "ranges" in report_text(STATUS, type="Reshard", revision=3)
+    resharded = report_text(STATUS, type="Reshard", revision=3)
+    assert "ranges" in resharded
+    assert "writes stopped by 2 cut-overs: 6 ms each" in resharded
 
 
 def task(name: str, kind: str = "Zone", **status: Any) -> RebalanceTask:

@@ -317,3 +317,6 @@ def test_an_ended_rebalance_says_what_it_waited_for_and_cost_writers() -> None:
         assert ("Has waited for Limit 2 min 10 s, Copying 5 s" in text) == shown, text
         stopped = "by 2 leader transfers, for at most 8 ms (partition 3)"
         assert (stopped in text) == shown
+    resharded = task_of(planned_status().model_copy(update=told), type=TaskType.RESHARD, revision=1)
+    found = Pages().sections("task", ("progress",), view=task_view(resharded), splits=None)
+    assert "by 2 cut-overs, for" in found["progress"]

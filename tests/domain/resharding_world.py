@@ -46,6 +46,7 @@ class NewRange:
     differs: bool = False
     not_compared: str = ""
     sealed: bool = False
+    write_gap_ms: int | None = None
     bytes_done: int = 0
     bytes_total: int = 0
 

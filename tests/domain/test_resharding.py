@@ -16,7 +16,7 @@ from rezone.domain.rebalance.run import NoPlan
 from rezone.domain.resharding.steps import BACKFILLS_MAX
 from rezone.domain.routing import route_checks, route_leaders, routes
 from rezone.resources.conditions import ConditionType, Reason
-from rezone.resources.task import TERMINAL_TASK_STATES
+from rezone.resources.task import TERMINAL_TASK_STATES, PartitionGap
 from rezone.resources.task import TaskState as S
 from rezone.wire.messages import LeaderAndIsr
 
@@ -711,6 +711,31 @@ def test_a_paused_zone_starts_no_application() -> None:
     zone.paused = False
     zone.run()
     assert len(zone.asked_for) == 1
+
+
+@pytest.mark.proves("OB-05")
+def test_what_cut_overs_have_cost_writers_is_told_by_old_partition() -> None:
+    """A range whose figure is not known yet would make too little of it, or lose what was known."""
+    zone = Zone(2, 3)
+    go_on(zone, S.SWITCHING)
+    first, both, last = (target.ranges for target in zone.targets.values())
+    first[0].write_gap_ms, both[1].write_gap_ms, last[0].write_gap_ms = 4, 30, 7
+    go_on(zone, S.FINALIZING)
+    slower = PartitionGap(partition=1, milliseconds=30)
+    known = zone.status.write_unavailability
+    assert known is not None
+    assert (known.transfers, known.longest) == (1, (slower,))
+
+    both[0].write_gap_ms = 9
+    go_on(zone, S.STOPPING_REDUNDANT)
+    known = zone.status.write_unavailability
+    assert known is not None
+    assert (known.transfers, known.total_milliseconds, known.max_milliseconds) == (2, 39, 30)
+    assert known.longest == (slower, PartitionGap(partition=0, milliseconds=9))
+
+    both[1].write_gap_ms = None  # its leader has begun again
+    go_on(zone)
+    assert zone.status.write_unavailability == known
 
 
 class ReshardingMachine(RuleBasedStateMachine):

@@ -118,7 +118,7 @@ def waits_picture(waits: Sequence[WaitSpan]) -> Picture | None:
 
 
 def outage_picture(report: TaskReport) -> Picture | None:
-    """Return for how long leader transfers stopped writes, by partition; None without any."""
+    """Return for how long transfers or cut-overs stopped writes, by partition; None without any."""
     found = report.write_unavailability
     rows = [
         (f"partition {each.partition}", each.milliseconds, f"{each.milliseconds} ms")

@@ -30,14 +30,14 @@ class WaitSpan(Model):
 
 
 class PartitionOutage(Model):
-    """For how long the transfer of a partition's leader stopped writes."""
+    """For how long the transfer of a partition's leader, or its cut-over, stopped writes."""
 
     partition: int
     milliseconds: int
 
 
 class WriteOutage(Model):
-    """For how long leader transfers have stopped writes; `longest` has the partitions by name."""
+    """For how long leader transfers or cut-overs have stopped writes, in `longest` by partition."""
 
     transfers: int
     total_milliseconds: int
@@ -82,7 +82,7 @@ class TaskReport(Document):
     """What `rezone report` shows. The history of states is the newest 32.
 
     `bytes_per_second` is the mean while copies were made, absent where nothing was copied.
-    `write_unavailability` is absent where no leader was transferred.
+    `write_unavailability` is absent where no leader was transferred, and nothing cut over.
     `served_percent_mean` and `served_percent_max` of the figures say for how much of the time the
     busiest data node served clients while copies were made. `before` has the figures of the last
     task of the same zone and type that had succeeded when this one began.

@@ -219,16 +219,16 @@ class ProgressSample(Model):
 
 
 class PartitionGap(Model):
-    """For how long the transfer of a partition's leader stopped writes."""
+    """For how long the transfer of a partition's leader, or its cut-over, stopped writes."""
 
-    partition: Count = Field(description="The partition.")
+    partition: Count = Field(description="The partition; of a re-sharding the old one.")
     milliseconds: Count = Field(description="How long no write could be committed.")
 
 
 class WriteUnavailability(Model):
-    """For how long leader transfers have stopped writes, as the new leaders have measured it."""
+    """For how long leader transfers, or cut-overs, stopped writes, as new leaders measured it."""
 
-    transfers: Count = Field(description="How many transfers are known.")
+    transfers: Count = Field(description="How many transfers or cut-overs are known.")
     total_milliseconds: Count = Field(description="All of them added up.")
     max_milliseconds: Count = Field(description="The longest.")
     longest: Annotated[
@@ -314,7 +314,7 @@ class RebalanceTaskStatus(MachineStatus):
     )
     write_unavailability: WriteUnavailability | None = Field(
         default=None,
-        description="What its leader transfers have cost those who write, until now.",
+        description="What its leader transfers or cut-overs have cost those who write, until now.",
     )
     handovers: Annotated[
         tuple[Handover, ...],

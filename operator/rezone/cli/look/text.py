@@ -262,7 +262,8 @@ def report_lines(view: TaskReport, _width: int = 0) -> list[str]:
         )
     lines += _compared_lines(compared_tasks(view), view.before.name if view.before else "")
     lines += _spent_lines(view.states, view.waits)
-    lines += _outage_lines(view.write_unavailability)
+    stopping = "cut-overs" if view.type == "Reshard" else "leader transfers"
+    lines += _outage_lines(view.write_unavailability, stopping)
     lines += _asked_lines(view.asked)
     moved = [_transfer_cells(row) for row in view.transfers]
     header = ("TRANSFER", "PARTITION", "FROM", "TO", "STATE", "TIME", "NO WRITES", "ERROR")
@@ -317,8 +318,8 @@ def _transfer_cells(row: TransferRow) -> tuple[str, ...]:
     return (row.name, str(row.partition), *nodes, row.state, took, gap, row.error)
 
 
-def _outage_lines(found: WriteOutage | None) -> list[str]:
-    """Return for how long leader transfers have stopped writes, and where longest."""
+def _outage_lines(found: WriteOutage | None, what: str) -> list[str]:
+    """Return for how long transfers or cut-overs have stopped writes, and where longest."""
     if found is None:
         return []
     mean = found.total_milliseconds / found.transfers
@@ -327,7 +328,7 @@ def _outage_lines(found: WriteOutage | None) -> list[str]:
         for each in found.longest[:OUTAGES_SHOWN]
     )
     longest = f"at most {found.max_milliseconds} ms ({named})"
-    told = f"writes stopped by {found.transfers} leader transfers: {mean:.0f} ms each, {longest}"
+    told = f"writes stopped by {found.transfers} {what}: {mean:.0f} ms each, {longest}"
     return ["", told]
 
 

@@ -32,7 +32,8 @@ class RangeView:
     source's log that it has not pulled, None while nothing is known of that. `broken`: the
     source's log does not lead on from where it stands. `verified`: the range was equal at both
     sides as of one time (B-04), `differs`: it was not, `not_compared`: why that is not known.
-    `sealed`: the pulled seal is committed, it serves. Bytes are estimates.
+    `sealed`: the pulled seal is committed, it serves. `write_gap_ms`: for how long the cut-over
+    stopped writes to it, None while that is not known. Bytes are estimates.
     """
 
     overlap: Overlap
@@ -43,6 +44,7 @@ class RangeView:
     differs: bool = False
     not_compared: str = ""
     sealed: bool = False
+    write_gap_ms: int | None = None
     bytes_done: int = 0
     bytes_total: int = 0
 

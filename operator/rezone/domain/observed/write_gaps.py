@@ -1,4 +1,4 @@
-"""For how long leader transfers have stopped writes, as the leaders report it.
+"""For how long leader transfers and cut-overs have stopped writes, as the leaders report it.
 
 A leader that followed no planned transfer, or whose process has begun since, has no figure.
 """
@@ -6,6 +6,7 @@ A leader that followed no planned transfer, or whose process has begun since, ha
 from collections.abc import Iterable
 from datetime import datetime
 
+from rezone.domain.model.resharding_view import ReshardingView
 from rezone.domain.model.world import ZoneView
 from rezone.resources.task import PARTITION_GAPS_MAX, PartitionGap, WriteUnavailability
 from rezone.wire.layouts import index_of
@@ -33,6 +34,23 @@ def unavailability(
         if report is None or report.write_gap_ms is None or report.write_gap_time < begun:
             continue
         gaps.append(PartitionGap(partition=index_of(partition), milliseconds=report.write_gap_ms))
+    return _added_up(gaps)
+
+
+def cut_overs(view: ReshardingView) -> WriteUnavailability | None:
+    """Return what cut-overs have cost, by old partition; None where nothing is known of any.
+
+    An old partition's is the longest of its ranges: each new partition has had its own.
+    """
+    gaps = []
+    for partition, pairs in view.ranges.items():
+        found = [each.write_gap_ms for _, each in pairs if each.write_gap_ms is not None]
+        if pairs and len(found) == len(pairs):
+            gaps.append(PartitionGap(partition=index_of(partition), milliseconds=max(found)))
+    return _added_up(gaps)
+
+
+def _added_up(gaps: list[PartitionGap]) -> WriteUnavailability | None:
     if not gaps:
         return None
     gaps.sort(key=lambda gap: (-gap.milliseconds, gap.partition))

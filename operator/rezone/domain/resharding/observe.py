@@ -182,6 +182,7 @@ def _ranges(
                 differs=key in compared.differing,
                 not_compared=compared.failing.get(key, ""),
                 sealed=progress.sealed,
+                write_gap_ms=progress.write_gap_ms,
                 bytes_done=done,
                 bytes_total=total,
             )

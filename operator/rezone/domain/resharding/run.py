@@ -5,6 +5,7 @@ from datetime import datetime
 from rezone.domain.machines.resharding_table import TABLE
 from rezone.domain.machines.task_run import Run, paused_where
 from rezone.domain.model.resharding_view import ReshardingView
+from rezone.domain.observed.write_gaps import cut_overs
 from rezone.domain.rebalance.clients_served import with_clients_served
 from rezone.domain.rebalance.run import Planner, is_worth_writing, with_rate, without_falling
 from rezone.resources.conditions import Reason
@@ -62,3 +63,13 @@ class ReshardingRun(Run):
         new = with_clients_served(new, old, self.view.served_percent)
         if self.status != self.before or is_worth_writing(old, new):
             self.update(progress=new)
+            self._settle_gaps()
+
+    def _settle_gaps(self) -> None:
+        """Write what the cut-overs have cost those who write.
+
+        Leaders that have begun since know nothing of it: what was known of more cut-overs stays.
+        """
+        old, new = self.status.write_unavailability, cut_overs(self.view)
+        if new is not None and (old is None or old.transfers <= new.transfers):
+            self.update(write_unavailability=new)
