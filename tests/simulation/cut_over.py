@@ -8,8 +8,9 @@ each until it is answered; it learns from refusals alone who serves.
 
 What must hold: a newest read sees what was acknowledged before it began, whoever answers; nobody
 else would answer it at that moment; no read as of a time ever changes; a range that is served has
-the rows that its source ended with; writes to it did not stop for less long than is measured; each acknowledged row is there, once, at the end; and a leader
-that has said that there is no seal was right.
+the rows that its source ended with, and no longer cut-over is measured than there was; each
+acknowledged row is there, once, at the end; and a leader that has said that there is no seal was
+right.
 """
 
 from __future__ import annotations
