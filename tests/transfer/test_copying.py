@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import gzip
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ from rezone.wire.copying import backfill_plan
 from rezone.wire.copying import plan as copyplan
 from rezone.wire.copying.copy import CopyOptions, CopyReceipt, Relay, copy_partition
 from rezone.wire.copying.plan import CopyTarget, PartitionCopy
+from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import CopyState, SnapshotHeader, SnapshotTrailer
+from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.ratelimit import RateLimit
 
 ROWS = rows_of(95)
@@ -200,12 +203,20 @@ class _ListSink(_StuckSink):
         return CopyState(partition=3, done=True)
 
 
+class _FailingSink(_StuckSink):
+    """A receiver that cannot even begin."""
+
+    def open(self, _schema: Any) -> None:
+        """Fail."""
+        raise NotReadyError("the receiver is gone")
+
+    def abort(self) -> None:
+        """Tell who waits for it."""
+        self.until.set()
+
+
 def test_a_receiver_that_stalls_is_dropped(stores: list[FakeStore]) -> None:
     """One stuck receiver must hold the others only for the stall time."""
-    import threading  # noqa: PLC0415
-
-    from rezone.wire.transport.flight import NodeClient  # noqa: PLC0415
-
     until = threading.Event()
     stuck, good = _StuckSink(until), _ListSink(until)
     source = NodeClient(stores[0].address)
@@ -266,6 +277,63 @@ def test_a_limit_that_changes_counts_at_once() -> None:
     before = now[0]
     rate.spend(100)
     assert now[0] - before <= 2, "nothing is owed from the time without a limit"
+
+
+def test_what_is_owed_is_slept_off_by_a_coarse_clock() -> None:
+    """Asserts that no rest is too short for the clock to tell.
+
+    Without it some 1e-17 seconds that are left are asked for again and again, for ever.
+    """
+    now = [1e9]
+
+    def sleep(seconds: float) -> None:
+        assert now[0] + seconds > now[0]
+        now[0] += seconds
+
+    rate = RateLimit(1000, clock=lambda: now[0], sleep=sleep)
+    for _ in range(1000):
+        rate.spend(333)
+    assert now[0] - 1e9 == pytest.approx(332, abs=0.01)
+
+
+@pytest.mark.proves("B-03", "B-05")
+def test_a_copy_at_a_low_rate_reads_its_source_often(stores: list[FakeStore]) -> None:
+    """Asserts that a batch is no more than what the rate lets pass in `keep_seconds`.
+
+    Without it the source is read each two minutes, and lets go of the snapshot after one.
+    """
+    options = CopyOptions(bytes_per_second_max=20_000)
+    receipts = copy_entry(plan_of(stores), attempt="a", options=options)
+    assert [receipt.error for receipt in receipts] == ["", ""]
+    (ticket,) = stores[0].tickets
+    assert ticket.batch_bytes == 20_000 * options.keep_seconds
+
+
+@pytest.mark.proves("B-03")
+@pytest.mark.parametrize("why", ["the copy was cancelled", "the receiver is gone"])
+def test_nobody_waits_for_the_rate_of_a_copy_that_is_not_wanted(
+    stores: list[FakeStore], why: str
+) -> None:
+    """Asserts that a copy ends within a second of its rest, of thousands that are owed.
+
+    Without it a cancelled copy keeps its thread and its source's snapshot until then.
+    """
+    now, cancelled = [0.0], why == "the copy was cancelled"
+    sink = _ListSink(threading.Event()) if cancelled else _FailingSink(threading.Event())
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        assert cancelled or sink.until.wait(20), "the receiver has not failed"
+
+    rate = RateLimit(1, clock=lambda: now[0], sleep=sleep)
+    source = NodeClient(stores[0].address)
+    relay = Relay(
+        *(3, source, [sink]), reader="r", rate=rate, cancelled=lambda: cancelled and now[0] > 0
+    )
+    (receipt,) = copy_partition(relay)
+    source.close()
+    assert why in receipt.error
+    assert now[0] <= 1, "the first batch alone owes a thousand seconds"
 
 
 def test_plans_round_trip_small_and_big() -> None:

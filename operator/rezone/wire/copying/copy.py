@@ -180,13 +180,17 @@ class Feed:
         return self.error or f"the copy to {self.sink.name} ended unconfirmed"
 
 
+class _UnwantedError(Exception):
+    """Nobody wants the rest of a copy."""
+
+
 class Relay:
     """One read of a partition on its way to all receivers that need it, step by step.
 
     After `begin`, `forward` is called until it is False, and beside it each feed's `write_next`
     until that is False; then `end`. Nothing is raised for a fault of the source or of a receiver:
     `receipts` say it. `reader` names this reader to the source, and `cancelled` is asked before
-    each batch.
+    each batch, and twice a second while the rate holds one back.
     """
 
     def __init__(
@@ -224,7 +228,7 @@ class Relay:
             self._partition,
             [state for _, state in states],
             reader=self._reader,
-            batch_bytes=self._options.batch_bytes,
+            batch_bytes=self._batch_bytes,
         )
         try:
             self._stream = self._source.get(ticket)
@@ -265,17 +269,32 @@ class Relay:
             return False
         if chunk is None:
             return False
-        if self._cancelled():
-            self._ended = "the copy was cancelled"
+        size = chunk.data.nbytes if chunk.data is not None else 0
+        try:
+            self._require_wanted()
+            self._rate.spend(size, meanwhile=self._require_wanted)
+        except _UnwantedError as error:
+            self._ended = str(error)
             return False
-        live = [feed for feed in self.feeds.values() if not feed.error]
-        if not live:
-            self._ended = "no receiver is left"
-            return False
-        self._rate.spend(chunk.data.nbytes if chunk.data is not None else 0)
-        for feed in live:
+        for feed in self.feeds.values():
             feed.offer(chunk.data, chunk.app_metadata, self._options.stall_seconds)
         return True
+
+    @property
+    def _batch_bytes(self) -> int:
+        """The bytes of a batch: at a low rate, what passes before the source is read again.
+
+        A source that is not read for a minute lets go of the snapshot.
+        """
+        most, rate = self._options.batch_bytes, self._rate.bytes_per_second
+        return min(most, max(1, int(rate * self._options.keep_seconds))) if rate > 0 else most
+
+    def _require_wanted(self) -> None:
+        """Raise _UnwantedError when the copy was cancelled, or all its receivers have failed."""
+        if self._cancelled():
+            raise _UnwantedError("the copy was cancelled")
+        if all(feed.error for feed in self.feeds.values()):
+            raise _UnwantedError("no receiver is left")
 
     def _source_failed(self, error: BaseException) -> None:
         failed = error if isinstance(error, RezoneError) else from_flight_error(error)
@@ -309,9 +328,8 @@ class Relay:
             state = sink.state()
             if state.held is None or state.done:
                 return 0
-            batch_bytes = self._options.batch_bytes
             ticket = ticket_for(
-                self._partition, [state], reader=self._reader, batch_bytes=batch_bytes
+                self._partition, [state], reader=self._reader, batch_bytes=self._batch_bytes
             )
             stream = self._source.get(ticket)
             try:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 _LOOK_SECONDS = 0.5  # how long a change may go unnoticed
+_SLEEP_SECONDS_MIN = 0.001  # a clock may not tell less: what is owed would never be slept off
 
 
 class RateLimit:
@@ -38,7 +39,8 @@ class RateLimit:
         self._earn()
         self._tokens -= size
         while (rate := self.bytes_per_second) > 0 and self._tokens < 0:
-            self._sleep(min(_LOOK_SECONDS, -self._tokens / rate))
+            owed = max(_SLEEP_SECONDS_MIN, -self._tokens / rate)
+            self._sleep(min(_LOOK_SECONDS, owed))
             self._earn()
             meanwhile()
         if rate <= 0:
