@@ -6,16 +6,14 @@
 // do, by the layout of their classes. What can be checked of that layout is; when it is another,
 // nothing is changed and `rezone_limits_state` says so.
 
-#include <dlfcn.h>
-
 #include <climits>
-#include <cstdlib>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "arrow/flight/server.h"
-#include "arrow/util/config.h"
+#include "originals.h"
 
 namespace {
 
@@ -34,6 +32,7 @@ struct Argument {
     void* pointers[2];
   } value;
 };
+constexpr int kString = 0;
 constexpr int kInteger = 1;
 
 // The beginning of grpc::ChannelArguments.
@@ -56,11 +55,23 @@ struct Builder {
   std::vector<std::unique_ptr<Option>> options;
 };
 
+// Whether memory that is taken for a vector can be one: three addresses in order, and few elements.
+template <typename Element>
+bool IsVector(const std::vector<Element>& found) {
+  uintptr_t words[3];
+  static_assert(sizeof found == sizeof words);
+  std::memcpy(words, &found, sizeof words);
+  constexpr uintptr_t most = 64 * sizeof(Element);
+  return words[0] <= words[1] && words[1] <= words[2] && words[2] - words[0] <= most &&
+         (words[1] - words[0]) % sizeof(Element) == 0 && words[0] % alignof(Element) == 0;
+}
+
 struct Limits : Option {
   void UpdateArguments(Arguments* arguments) override {
     auto& all = arguments->all;
     // gRPC's own constructor writes this one.
-    if (all.empty() || std::strcmp(all.front().key, "grpc.primary_user_agent") != 0) {
+    if (!IsVector(all) || all.empty() || all.front().type != kString || all.front().key == nullptr ||
+        std::strcmp(all.front().key, "grpc.primary_user_agent") != 0) {
       state = kOtherLayout;
       return;
     }
@@ -83,8 +94,9 @@ struct Limits : Option {
 
 void Limit(void* found) {
   auto* builder = static_cast<Builder*>(found);
-  // Flight has set the first one, and nobody the second one.
-  if (builder->receive_bytes_max != -1 || builder->send_bytes_max != INT_MIN) {
+  // Flight has set the first one, nobody the second one, and there are few options.
+  if (builder->receive_bytes_max != -1 || builder->send_bytes_max != INT_MIN ||
+      !IsVector(builder->options)) {
     state = kOtherLayout;
     return;
   }
@@ -102,15 +114,18 @@ extern "C" __attribute__((visibility("default"))) void rezone_limits_of_servers(
 
 extern "C" __attribute__((visibility("default"))) int rezone_limits_state() { return state; }
 
+// Of which Arrow the headers were: what is defined here must not be called with another.
+extern "C" __attribute__((visibility("default"))) const char* rezone_limits_version() {
+  return ARROW_VERSION_STRING;
+}
+
 namespace arrow::flight {
 
 Status FlightServerBase::Init(const FlightServerOptions& options) {
   using Function = Status (FlightServerBase::*)(const FlightServerOptions&);
   static const Function original = [] {
-    void* library = dlopen("libarrow_flight.so." ARROW_SO_VERSION, RTLD_NOLOAD | RTLD_LAZY);
-    const char* name = "_ZN5arrow6flight16FlightServerBase4InitERKNS0_19FlightServerOptionsE";
-    void* found = library == nullptr ? nullptr : dlsym(library, name);
-    if (found == nullptr) std::abort();  // it was linked against another Arrow
+    void* found = Original("libarrow_flight.so." ARROW_SO_VERSION,
+                           "_ZN5arrow6flight16FlightServerBase4InitERKNS0_19FlightServerOptionsE");
     Function function{};
     std::memcpy(&function, &found, sizeof found);
     return function;

@@ -5,17 +5,14 @@
 // are given so many bytes, and then none. Batches that are not compressed stay in the message that
 // brought them and take nothing. Built without type information, which is in Arrow's library.
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 
 #include "arrow/ipc/options.h"
 #include "arrow/memory_pool.h"
 #include "arrow/status.h"
-#include "arrow/util/config.h"
+#include "originals.h"
 
 namespace {
 
@@ -75,13 +72,8 @@ extern "C" __attribute__((visibility("default"))) void rezone_limits_of_unpackin
 namespace arrow::ipc {
 
 IpcReadOptions IpcReadOptions::Defaults() {
-  static const auto original = [] {
-    void* library = dlopen("libarrow.so." ARROW_SO_VERSION, RTLD_NOLOAD | RTLD_LAZY);
-    const char* name = "_ZN5arrow3ipc14IpcReadOptions8DefaultsEv";
-    void* found = library == nullptr ? nullptr : dlsym(library, name);
-    if (found == nullptr) std::abort();  // it was linked against another Arrow
-    return reinterpret_cast<IpcReadOptions (*)()>(found);
-  }();
+  static const auto original = reinterpret_cast<IpcReadOptions (*)()>(
+      Original("libarrow.so." ARROW_SO_VERSION, "_ZN5arrow3ipc14IpcReadOptions8DefaultsEv"));
   IpcReadOptions options = original();
   static LimitedPool* pool = new LimitedPool(options.memory_pool);  // buffers outlive everything
   options.memory_pool = pool;

@@ -8,6 +8,7 @@ Concurrency: `load` belongs to the main thread, before others begin; the rest is
 """
 
 import ctypes
+import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
@@ -30,23 +31,42 @@ _KEPT = 1
 
 
 class ReceiveLimitsError(Exception):
-    """The library was built for another Flight, or was loaded after it."""
+    """The library is of another pyarrow, or cannot be loaded, or was loaded after Flight."""
 
 
 def load() -> bool:
     """Have the servers of this process keep limits; whether the library was built.
 
-    Raises ReceiveLimitsError when Flight is there already.
+    Raises ReceiveLimitsError when Flight is there already, or the library is none of this pyarrow.
     """
     path = library_path()
     if not path.exists():
         return False
     if "pyarrow._flight" in sys.modules:
         raise ReceiveLimitsError("Flight was imported before the library of its limits")
+    _require_same_arrow(path)
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library.rezone_limits_of_servers(ctypes.c_int(MESSAGE_BYTES_MAX), ctypes.c_int(CALLS_MAX))
     library.rezone_limits_of_unpacking(ctypes.c_int64(UNPACKED_BYTES_MAX))
     return True
+
+
+def _require_same_arrow(path: Path) -> None:
+    """Look at a library before its functions take the place of Arrow's.
+
+    It stays where it is when pyarrow is replaced, and its classes are those of the headers it had.
+    """
+    try:
+        version = ctypes.CDLL(str(path)).rezone_limits_version
+        version.restype = ctypes.c_char_p
+        found = version().decode()
+    except (OSError, AttributeError) as error:  # of another machine, or older than this function
+        found = f"an unknown version ({error})"
+    if found != (present := importlib.metadata.version("pyarrow")):
+        raise ReceiveLimitsError(
+            f"{path} is for pyarrow {found}, and {present} is here: build it again "
+            "(operator/native/build.sh), or remove it to serve without limits"
+        )
 
 
 def library_path() -> Path:
