@@ -1,12 +1,13 @@
 """Breaks the product in one place at a time, and sees that a test fails: which proofs can fail.
 
-    python hack/mutations.py [--check] [NAME or ID ...]
+    python hack/mutations.py [--check] [--patience 3] [NAME or ID ...]
 
 hack/mutations.yaml names the places: for each mutation the promises it breaks, the file, the text
 there and what takes its place, and the tests that are to fail. Each is made in a copy of the tree.
 What was found is kept in hack/mutations.json; `make docs` makes a page of both.
 --check runs no test: it fails when a text is not there any more, when a test does not exist, or
 when a kept promise has no mutation.
+--patience lengthens all deadlines by a factor: on a busy machine tests fail without a mutation.
 """
 
 import argparse
@@ -31,6 +32,7 @@ COPIED = (
     *("charts", "crds", "manifests", "gitops", "pyproject.toml", "README.md", "Makefile"),
 )
 TIMEOUT_SECONDS = 300
+TEST_SECONDS = 100
 FAILED = 1  # pytest's status when tests have failed, and not when none was found or collected
 HEAD = """# Mutations: which tests fail when a promise is broken
 
@@ -110,8 +112,9 @@ def _short(test: str) -> str:
 class Copy:
     """A copy of the tree, in which mutations are made one at a time."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, patience: float) -> None:
         self._directory = directory
+        self._patience = patience
         ignored = shutil.ignore_patterns("__pycache__", ".mypy_cache")
         for name in COPIED:
             if (source := ROOT / name).is_dir():
@@ -137,7 +140,8 @@ class Copy:
     def _tested(self, tests: list[str]) -> str:
         command = [str(ROOT / ".venv" / "bin" / "python"), "-m", "pytest", "-q", "-x", *tests]
         environment = {**os.environ, "PYTHONPATH": "operator", "PYTHONDONTWRITEBYTECODE": "1"}
-        options = ["-p", "no:cacheprovider", "--no-header", "--tb=line", "--timeout=100"]
+        options = ["-p", "no:cacheprovider", "--no-header", "--tb=line"]
+        options.append(f"--timeout={TEST_SECONDS * self._patience:.0f}")
         try:
             done = subprocess.run(
                 [*command, *options],
@@ -146,7 +150,7 @@ class Copy:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=TIMEOUT_SECONDS,
+                timeout=TIMEOUT_SECONDS * self._patience,
             )
         except subprocess.TimeoutExpired:
             return "killed (time-out)"
@@ -155,11 +159,11 @@ class Copy:
         return "survived" if done.returncode == 0 else f"error {done.returncode}"
 
 
-def run(mutations: dict[str, Mutation]) -> int:
+def run(mutations: dict[str, Mutation], patience: float) -> int:
     """Run mutations and keep what was found; return how many were not killed."""
     alive = 0
     with tempfile.TemporaryDirectory(prefix="rezone-mutations-") as directory:
-        copy = Copy(Path(directory))
+        copy = Copy(Path(directory), patience)
         passing: dict[tuple[str, ...], bool] = {}
         for name, mutation in mutations.items():
             tests = tuple(mutation["tests"])
@@ -179,6 +183,7 @@ def main() -> int:
     """Run or check; 0 when all is well."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="look for drift, run nothing")
+    parser.add_argument("--patience", type=float, default=1.0, help="how much longer all may take")
     parser.add_argument("chosen", nargs="*", help="names of mutations, or ids of promises")
     given = parser.parse_args()
     mutations, excused = load()
@@ -191,7 +196,7 @@ def main() -> int:
         for name, each in mutations.items()
         if not given.chosen or {name, *each["ids"]} & {*given.chosen}
     }
-    return bool(run(chosen))
+    return bool(run(chosen, given.patience))
 
 
 if __name__ == "__main__":

@@ -321,6 +321,10 @@ def test_what_is_no_range_of_a_reshard_is_refused(tmp_path: Path) -> None:
         assert standing.reached < good.reached, "rows were taken"
         with pytest.raises(ConflictError):
             c.call(leader, counting(good))
+        in_memory = msgspec.structs.replace(good, durable=False)
+        c.until("it has applied", functools.partial(c.call, leader, in_memory))
+        with pytest.raises(ConflictError, match="not all rows"):
+            c.call(leader, counting(good))
         for node in (0, 1):
             c.until("it has applied", functools.partial(c.call, node, good))
             c.call(node, good)
