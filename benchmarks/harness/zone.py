@@ -174,11 +174,12 @@ def running_zone(
     *,
     leading: int = 0,
     indexes: tuple[Index, ...] = (),
+    node: type[ProcessNode] = ProcessNode,
 ) -> Iterator[Zone]:
     """Start nodes, make partitions with leaders spread evenly; all gone at the end.
 
     `leading`: only so many of the nodes lead, all of them by default. `indexes` are those of the
-    table.
+    table. `node` is what runs a data node.
     """
     directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
     config = ZoneConfig(
@@ -189,7 +190,7 @@ def running_zone(
         min_in_sync_replicas=min(2, replicas),
     )
     try:
-        with cluster(directory, nodes, processes=True, config=config) as coordinator:
+        with cluster(directory, nodes, processes=True, process=node, config=config) as coordinator:
             for partition in range(partitions):
                 chosen = tuple(
                     (partition % (leading or nodes) + i) % nodes for i in range(replicas)

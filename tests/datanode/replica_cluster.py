@@ -219,6 +219,7 @@ class ProcessNode:
     """
 
     loaded = True
+    module = "rezone.datanode"
 
     def __init__(self, node_id: int, directory: Path, *arguments: str) -> None:
         self.node_id = node_id
@@ -243,7 +244,7 @@ class ProcessNode:
         if self.loaded:
             self.process = LoadedProcess(arguments, environment, path)
             return
-        command = [sys.executable, "-m", "rezone.datanode", *arguments]
+        command = [sys.executable, "-m", self.module, *arguments]
         with path.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
@@ -893,6 +894,7 @@ def cluster(
     count: int = 3,
     *,
     processes: bool = False,
+    process: type[ProcessNode] = ProcessNode,
     settings: NodeSettings = FAST,
     config: ZoneConfig | None = None,
     arguments: tuple[str, ...] = (),
@@ -906,7 +908,7 @@ def cluster(
     """
     config = config or ZoneConfig(zone="test", zone_uid="uid-test", partitions=1)
     nodes: list[LocalNode | ProcessNode] = [
-        ProcessNode(i, directory / f"node{i}", *arguments)
+        process(i, directory / f"node{i}", *arguments)
         if processes
         else LocalNode(
             i,
