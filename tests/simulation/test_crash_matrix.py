@@ -153,6 +153,7 @@ def test_failing_copies_survive_the_operators_death(scenario: Scenario) -> None:
     die_everywhere(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-02", "RM-01")
 def test_the_scenarios_lead_through_every_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator would never die in a new state, or on a way that only faults lead to."""
