@@ -1,11 +1,11 @@
 """Bytes that come from outside are refused by what reads them: no other exception, no crash.
 
-`make fuzz` runs the same for long. Hypothesis keeps what it has found in `.hypothesis`.
+`tests/hostile_bytes.py` says how; texts that the operator and jobs read are in
+`tests/kube/test_hostile_texts.py`.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
@@ -13,10 +13,13 @@ import google_crc32c
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hostile_bytes import fuzzed, hostile
+from rezone.datanode.resharding.ingesting import _batch_of
 from rezone.storage.copies.fileload import check_names
+from rezone.storage.copies.range_ingest import check_versions
 from rezone.storage.log.entry import (
     HEADER_BYTES,
     OP_UPSERT,
@@ -27,19 +30,23 @@ from rezone.storage.log.entry import (
     rows_batch,
 )
 from rezone.storage.log.journal import Journal
+from rezone.storage.reshard.reshard_entries import IngestMark
+from rezone.storage.snapshot.columns import VERSIONS_SCHEMA, engine_pairs, slices_of_versions
 from rezone.wire import messages
 from rezone.wire.codec.bodies import from_ipc, to_ipc
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.ipc_header import is_compressed
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import TableSchema
-from rezone.wire.errors import CorruptionError, RezoneError
+from rezone.wire.errors import CorruptionError, InvalidRowError, RezoneError
+from rezone.wire.layouts import WHOLE
 from rezone.wire.messages import (
     OriginalId,
     OwnWrites,
     ReadRequest,
     SnapshotFile,
     SnapshotHeader,
+    StreamStart,
     TransactionTimes,
     WriteRequest,
 )
@@ -48,14 +55,6 @@ from rezone.wire.transport.identity import Identity
 from rezone.wire.transport.sockets import plain
 
 pytestmark = pytest.mark.proves("TR-03")
-
-EXAMPLES = int(os.environ.get("REZONE_FUZZ_EXAMPLES", "100"))
-fuzzed = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=EXAMPLES <= 100,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 
 CODEC = RowCodec(TableSchema())
 ROWS = rows_batch([b"a", b"b"], [OP_UPSERT, OP_UPSERT], [b"1", b"2"])
@@ -68,6 +67,16 @@ BODY = to_ipc(
         schema=CODEC.arrow_schema,
     )
 )
+VERSIONS = pa.RecordBatch.from_arrays(
+    [
+        pa.array([bytes(8) + b"a", bytes(8) + b"b"], pa.binary()),
+        pa.array([2, 1], pa.uint64()),
+        pa.array([0, 1], pa.uint8()),
+        pa.array([b"1", b""], pa.binary()),
+    ],
+    schema=VERSIONS_SCHEMA,
+)
+BEGUN = StreamStart(1, "5" * 32)
 HEADER = SnapshotHeader(
     snapshot_id="s",
     offset=1,
@@ -92,32 +101,6 @@ FRAMES = [
     ),
     pack(ReadRequest(opaque=1, partition=0, own=OwnWrites("5" * 32, TIMES, 1))),
 ]
-
-
-@st.composite
-def changed(draw: st.DrawFn, samples: list[bytes]) -> bytes:
-    """Return bytes that were good once: some set, some cut out, some put in, the end cut off."""
-    data = bytearray(draw(st.sampled_from(samples)))
-    for _ in range(draw(st.integers(1, 4))):
-        place = draw(st.integers(0, len(data)))
-        kind = draw(st.integers(0, 4))
-        if kind == 0:
-            data[place : place + 1] = draw(st.binary(min_size=1, max_size=1))
-        elif kind == 1:
-            number = draw(st.sampled_from([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]))
-            data[place : place + 4] = struct.pack("<I", number)
-        elif kind == 2:
-            del data[place : place + draw(st.integers(1, 16))]
-        elif kind == 3:
-            data[place:place] = draw(st.binary(max_size=16))
-        else:
-            del data[place:]
-    return bytes(data)
-
-
-def hostile(*samples: bytes) -> st.SearchStrategy[bytes]:
-    """Return bytes of any kind, most of them near to good ones."""
-    return changed(list(samples)) | st.binary(max_size=200)
 
 
 @fuzzed
@@ -162,6 +145,21 @@ def test_headers_of_batches(data: bytes) -> None:
         is_compressed(data)
     except ValueError:
         return
+
+
+@fuzzed
+@example(data=bytes(8), end=False)  # the end of a stream
+@given(data=hostile(VERSIONS.serialize().to_pybytes()), end=st.booleans())
+def test_versions_that_a_job_brings(data: bytes, *, end: bool) -> None:
+    """Versions past the log are those of the range that was asked for, or refused."""
+    mark = IngestMark(0, BEGUN, reached=b"\xff" * 8, end=end)
+    try:
+        batch = _batch_of(data)
+        check_versions(batch, WHOLE, b"", mark)
+    except InvalidRowError:
+        return
+    for part in slices_of_versions(batch, 1 << 20, 1_000):
+        engine_pairs(part)
 
 
 @fuzzed

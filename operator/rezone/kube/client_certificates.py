@@ -34,6 +34,11 @@ _log = structlog.get_logger(__name__)
 AGAIN_SECONDS = 0.5
 _RSA_BITS_MIN = 2048
 _CURVES = (ec.SECP256R1, ec.SECP384R1)
+_UNREADABLE = (
+    *(binascii.Error, ValueError, TypeError, UnsupportedAlgorithm),
+    *(x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType),
+)
+"""What raises whoever reads a request that was made to hurt."""
 _USER_FIELDS = {"username": "user", "groups": "groups", "uid": "uid", "extra": "extra"}
 
 
@@ -123,7 +128,7 @@ def parse(spec: Manifest) -> tuple[ClientRequest, PublicKey]:
         asked = x509.load_pem_x509_csr(base64.b64decode(spec["request"], validate=True))
         names = tuple(map(name_text, _alternative_names(asked)))
         key = _usable_key(asked)
-    except (binascii.Error, ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise UnusableRequestError(f"it cannot be signed: {error}") from error
     request = ClientRequest(
         names=names,

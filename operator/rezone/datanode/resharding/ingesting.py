@@ -169,6 +169,6 @@ def _batch_of(versions: bytes) -> pa.RecordBatch:
             raise InvalidRowError("the versions are compressed; send them as they are")
         batch = pa.ipc.read_record_batch(pa.py_buffer(versions), VERSIONS_SCHEMA)
         batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
         raise InvalidRowError(f"the versions are no Arrow record batch: {error}") from error
     return batch

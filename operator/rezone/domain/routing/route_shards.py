@@ -62,7 +62,7 @@ def decode_record(text: str) -> LeaderAndIsr:
     """
     try:
         record = msgspec.json.decode(text, type=LeaderAndIsr)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise RouteShardError(f"not a route record: {error}") from error
     if not 1 <= record.version <= RECORD_VERSION:
         raise RouteShardError(

@@ -33,7 +33,7 @@ def loads(text: str) -> BackfillPlan:
     """Return the plan in `text`; ValueError says what is wrong with it."""
     try:
         plan = msgspec.json.decode(unpacked(text), type=BackfillPlan, strict=False)
-    except (msgspec.MsgspecError, OSError, EOFError) as error:
+    except (msgspec.MsgspecError, OSError, EOFError, RecursionError) as error:
         raise ValueError(f"not a backfill plan: {error}") from error
     if not plan.nodes or not plan.ranges:
         raise ValueError("not a backfill plan: it has no data nodes or no ranges")

@@ -80,7 +80,7 @@ def loads(text: str) -> list[PartitionCopy]:
     """Return the plan in `text`; ValueError says what is wrong with it."""
     try:
         plan = msgspec.json.decode(unpacked(text), type=list[PartitionCopy])
-    except (msgspec.MsgspecError, OSError, EOFError) as error:
+    except (msgspec.MsgspecError, OSError, EOFError, RecursionError) as error:
         raise ValueError(f"not a copy plan: {error}") from error
     partitions = [copy.partition for copy in plan]
     if len(set(partitions)) != len(partitions):
