@@ -137,6 +137,13 @@ class OperatorProcess:
             assert self._process is not None
             self._process.send_signal(number)
 
+    @property
+    def pid(self) -> int:
+        """The process as it runs now."""
+        with self._lock:
+            assert self._process is not None
+            return self._process.pid
+
     async def until_ready(self) -> None:
         """Wait until it leads in order, or could."""
         async with asyncio.timeout(DEADLINE_SECONDS):
