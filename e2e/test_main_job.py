@@ -14,7 +14,10 @@ from rezone.cli.demo.table import generated_table
 from rezone.local.cluster import LocalCluster
 
 ROWS = int(os.environ.get("ROWS", "100000"))
-PARTITIONS = int(os.environ.get("PARTITIONS", "24"))
+PARTITIONS = int(os.environ.get("PARTITIONS", "12"))
+PAUSE_SECONDS = 0.4
+"""Between two writes to a partition: copies give way to clients, and on two processors they would
+do so for most of the time. What moves by a RegionMigration is written to more often."""
 
 
 @pytest.fixture
@@ -39,7 +42,13 @@ def test_the_main_job_loses_nothing(cluster: LocalCluster, tmp_path: Path) -> No
     """
     operations = Operations()
     report = asyncio.run(
-        run_main_job(cluster, generated_table(ROWS), partitions=PARTITIONS, operations=operations)
+        run_main_job(
+            cluster,
+            generated_table(ROWS),
+            partitions=PARTITIONS,
+            pause_seconds=PAUSE_SECONDS,
+            operations=operations,
+        )
     )
 
     assert report.proof.problems == ()

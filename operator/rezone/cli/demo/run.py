@@ -9,6 +9,7 @@ from rezone.cli.demo.operations import Operations
 from rezone.cli.demo.report import DemoReport
 from rezone.cli.demo.scenario import Scenario
 from rezone.cli.demo.table import DemoTable
+from rezone.cli.demo.traffic import PAUSE_SECONDS
 from rezone.cli.demo.view import LiveView
 from rezone.local.api import KubeApi
 from rezone.local.cluster import LocalCluster
@@ -23,11 +24,13 @@ async def run_main_job(
     table: DemoTable,
     *,
     partitions: int,
+    pause_seconds: float = PAUSE_SECONDS,
     operations: Operations | None = None,
 ) -> DemoReport:
     """Install the operator on a cluster that is up and run the scenario; shows its progress.
 
-    `operations` gets the history of each row. Raises DemoError when a step does not come to its
+    A partition's next write comes `pause_seconds` after the last one's answer. `operations` gets
+    the history of each row. Raises DemoError when a step does not come to its
     end.
     """
     kubectl = find_tools(["kubectl"])["kubectl"]
@@ -43,6 +46,7 @@ async def run_main_job(
             say=_say,
             show_task=view.show,
             end_task=view.end,
+            pause_seconds=pause_seconds,
             operations=operations,
         )
         try:

@@ -19,7 +19,7 @@ from rezone.cli.demo.operations import Operations
 from rezone.cli.demo.proof import prove
 from rezone.cli.demo.report import DemoReport, TaskResult
 from rezone.cli.demo.table import DemoTable
-from rezone.cli.demo.traffic import Traffic
+from rezone.cli.demo.traffic import PAUSE_SECONDS, Traffic
 from rezone.cli.demo.watcher import LeaderWatcher, MoveWatcher
 from rezone.domain.routing.partition_map import marks_of_routes, picture
 from rezone.local.agent.nodes import add_node
@@ -46,9 +46,11 @@ class Scenario:
         say: Say,
         show_task: Callable[[Json], None],
         end_task: Callable[[], None],
+        pause_seconds: float = PAUSE_SECONDS,
         operations: Operations | None = None,
     ) -> None:
         self._cluster = cluster
+        self._pause_seconds = pause_seconds
         self._operations = operations
         self._table = table
         self._partitions = partitions
@@ -64,7 +66,12 @@ class Scenario:
         before = await self._cluster.routes(ZONE)
         bootstrap = list((await self._addresses()).values())
         traffic = await asyncio.to_thread(
-            Traffic, bootstrap, self._table, self._partitions, operations=self._operations
+            Traffic,
+            bootstrap,
+            self._table,
+            self._partitions,
+            pause_seconds=self._pause_seconds,
+            operations=self._operations,
         )
         watcher = MoveWatcher(self._cluster, traffic)
         leaders = LeaderWatcher(self._cluster, ZONE)

@@ -30,6 +30,7 @@ ROWS_PER_WRITE = 4
 PAUSE_SECONDS = 0.1
 PAUSE_WHILE_MOVING_SECONDS = 0.004
 READ_PAUSE_SECONDS = 0.025
+READS_PER_PAUSE = 8
 READ_KEYS = 20
 KEYS_PER_POOL = 64
 
@@ -38,8 +39,9 @@ class Traffic:
     """Writes and reads until it is stopped; `ledger` has what was promised.
 
     With a ledger of earlier traffic, its rows are written and read further. A partition's next
-    write comes `pause_seconds` after the last one's answer. `operations` gets the history of each
-    row; it grows until it is taken.
+    write comes `pause_seconds` after the last one's answer; a read comes every eighth of that, and
+    not more often than READ_PAUSE_SECONDS. `operations` gets the history of each row; it grows
+    until it is taken.
     """
 
     def __init__(
@@ -192,7 +194,8 @@ class Traffic:
 
     def _read(self) -> None:
         start = 0
-        while not self._stop.wait(READ_PAUSE_SECONDS):
+        pause = max(READ_PAUSE_SECONDS, self._pause_seconds / READS_PER_PAUSE)
+        while not self._stop.wait(pause):
             keys = self.ledger.some_keys(start, READ_KEYS)
             start += READ_KEYS
             if keys:
