@@ -30,8 +30,8 @@ async def run_main_job(
     """Install the operator on a cluster that is up and run the scenario; shows its progress.
 
     A partition's next write comes `pause_seconds` after the last one's answer. `operations` gets
-    the history of each row. Raises DemoError when a step does not come to its
-    end.
+    the history of each row. Raises DemoError when a step does not come to
+    its end.
     """
     kubectl = find_tools(["kubectl"])["kubectl"]
     state = local.kubeconfig.parent
