@@ -16,8 +16,9 @@ from rezone.local.cluster import LocalCluster
 ROWS = int(os.environ.get("ROWS", "100000"))
 PARTITIONS = int(os.environ.get("PARTITIONS", "12"))
 PAUSE_SECONDS = 0.4
-"""Between two writes to a partition: copies give way to clients, and on two processors they would
-do so for most of the time. What moves by a RegionMigration is written to more often."""
+"""Between two writes to a partition: copies are throttled while clients are served, and on two
+processors that would be most of the time. What moves by a RegionMigration is written to more
+often."""
 
 
 @pytest.fixture
