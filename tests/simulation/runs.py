@@ -24,8 +24,8 @@ EVERY_POINT = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
 SEEDS_DEFAULT = 1
 """That a storm runs is shown by one seed; `make seeds`, which CI runs as well, has many."""
 
-POINTS_STEP = 27
-"""By default scenarios are killed at every 27th point, each beginning with another one; those of
+POINTS_STEP = 54
+"""By default scenarios are killed at every 54th point, each beginning with another one; those of
 pods, which repeat themselves, and of targets, which ask for a copy again and again, at every third
 of these. `make seeds` has pairs of a death and another fault.
 """
