@@ -118,19 +118,20 @@ class SecureCoordinator(Coordinator):
         super().__init__(nodes, config)
         self.pki = pki
         self.tls = pki.source("operator", Identity(Role.OPERATOR))
+        self._certificate = functools.cache(lambda identity: FixedTls(pki.files(identity)))
 
     def connect(self, address: str) -> NodeClient:
         """Make a connection with the operator's certificate."""
         return NodeClient(address, self.tls, server_name=NAME)
 
     def as_(self, identity: Identity, node: int = 0) -> NodeClient:
-        """Return a connection by somebody else's certificate."""
-        tls = FixedTls(self.pki.files(identity))
+        """Return a connection by somebody else's certificate, the same for the same identity."""
+        tls = self._certificate(identity)
         return NodeClient(self.nodes[node].address, tls, server_name=NAME)
 
     def connect_as(self, identity: Identity) -> Callable[[str], NodeClient]:
         """Return what connects to any node by somebody's certificate."""
-        return functools.partial(NodeClient, tls=FixedTls(self.pki.files(identity)))
+        return functools.partial(NodeClient, tls=self._certificate(identity))
 
     def secure(self, node: int) -> SecureNode:
         """Return a node."""

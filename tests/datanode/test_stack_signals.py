@@ -17,7 +17,7 @@ from rezone.wire.messages import ScanTicket
 from rezone.wire.transport.channel import CHANNEL_ERRORS
 from rezone.wire.transport.identity import Role
 
-SIGNALS = 300
+SIGNALS = 100
 PATIENT = ClientSettings(timeout_seconds=30.0)
 """A stack of each thread is written between two writes, on a busy machine."""
 
