@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 from besieged_node import P, besieged_node
+from replica_cluster import OPERATOR
 from secure_cluster import of_zone
 
 from rezone.client import ClientSettings
@@ -43,12 +47,42 @@ def test_stacks_are_shown_while_streams_break_off(tmp_path: Path) -> None:
         callers = [threading.Thread(target=break_off, daemon=True) for _ in range(3)]
         for each in callers:
             each.start()
-        for _ in range(SIGNALS):
-            process.send_signal(signal.SIGUSR1)
-            besieged.write(table)
-        stop.set()
-        for each in callers:
-            each.join(60)
+        try:
+            for _ in range(SIGNALS):
+                process.send_signal(signal.SIGUSR1)
+                besieged.write(table)
+        finally:
+            stop.set()
+            for each in callers:
+                each.join(60)
         assert process.poll() is None
         log = (besieged.node.directory / "log.txt").read_text()
         assert "stop_signals.py" in log
+
+
+WITHIN = """
+import signal
+from rezone.datanode.service.stop_signals import STACKS_SIGNAL, StopSignals
+
+told = []
+
+def stacks():
+    told.append(1)
+    signal.raise_signal(STACKS_SIGNAL)
+    return "stacks"
+
+StopSignals(stacks)
+signal.raise_signal(STACKS_SIGNAL)
+assert len(told) == 1, told
+signal.raise_signal(STACKS_SIGNAL)
+assert len(told) == 2, told
+"""
+
+
+def test_a_signal_that_comes_while_stacks_are_told_is_not_told_of() -> None:
+    """Each would be told of within the one before, until the process ends of a RecursionError."""
+    environment = {**os.environ, "PYTHONPATH": str(OPERATOR)}
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHIN], env=environment, capture_output=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr.decode()

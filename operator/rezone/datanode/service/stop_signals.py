@@ -32,6 +32,7 @@ class StopSignals:
 
     def __init__(self, stacks: Callable[[], str]) -> None:
         self._stacks = stacks
+        self._writes = False
         self._read, self._write = socket.socketpair()
         # A handler must not wait, and a socket that is full has enough to wake somebody.
         self._write.setblocking(False)  # noqa: FBT003 - the method's own argument
@@ -52,8 +53,18 @@ class StopSignals:
                 return True
 
     def _write_stacks(self, _number: int, _frame: FrameType | None) -> None:
-        """Write the stacks; by the descriptor, since the signal may have come within a print."""
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, self._stacks().encode())
+        """Write the stacks; by the descriptor, since the signal may have come within a print.
+
+        A signal that comes meanwhile calls this within itself, and the next one within that: a
+        process that was sent many would end of their depth.
+        """
+        if self._writes:
+            return
+        self._writes = True
+        try:
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, self._stacks().encode())
+        finally:
+            self._writes = False
 
 
 def _written_down(_number: int, _frame: FrameType | None) -> None:
