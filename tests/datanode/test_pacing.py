@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -182,10 +183,12 @@ def test_a_slowed_write_waits_and_says_so(tmp_path: Path) -> None:
         assert k.put(P, {b"before": b"1"}).paced_ms == 0
         keep_log_for_a_copy(leader)
         rows = {b"%d" % i: b"v" for i in range(40)}
+        begun = time.monotonic()
         waits = [k.put(P, rows).paced_ms for _ in range(4)]
         assert k.retries == 0
-        # At 400 rows/s the debt of 40 rows is a tenth of a second.
-        assert sum(waits) >= 150
+        # At 400 rows/s the debt of 40 rows is a tenth of a second; what is slow anyway pays of it.
+        assert sum(waits) > 0
+        assert time.monotonic() - begun >= 0.2
         assert c.report(0, P).paced_rows_per_second == 400
         assert metrics_of(c)["rezone_data_node_write_throttled_partitions"] == 1
         assert metrics_of(c)["rezone_data_node_write_throttled_seconds_total"] > 0
