@@ -6,7 +6,7 @@ an old one that overlap. It travels as that of a copy does (`plan`).
 
 import msgspec
 
-from rezone.wire.copying.plan import packed, unpacked
+from rezone.wire.copying.plan import decoded, packed
 from rezone.wire.messages import NodeId, PartitionId
 
 
@@ -31,10 +31,7 @@ def dumps(plan: BackfillPlan) -> str:
 
 def loads(text: str) -> BackfillPlan:
     """Return the plan in `text`; ValueError says what is wrong with it."""
-    try:
-        plan = msgspec.json.decode(unpacked(text), type=BackfillPlan, strict=False)
-    except (msgspec.MsgspecError, OSError, EOFError, RecursionError) as error:
-        raise ValueError(f"not a backfill plan: {error}") from error
+    plan = decoded(text, BackfillPlan, "backfill plan", strict=False)
     if not plan.nodes or not plan.ranges:
         raise ValueError("not a backfill plan: it has no data nodes or no ranges")
     return plan

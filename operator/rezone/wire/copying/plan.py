@@ -9,10 +9,13 @@ import gzip
 import io
 import zlib
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from rezone.wire.messages import NodeId, PartitionId
+
+T = TypeVar("T")
 
 PLAN_BYTES_MAX = 64 << 20
 _GZIP_BASE64 = "H4sI"
@@ -57,7 +60,18 @@ def packed(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
 
 
-def unpacked(text: str) -> bytes:
+def decoded(text: str, kind: type[T], what: str, *, strict: bool = True) -> T:
+    """Return what a plan's text says.
+
+    Raises ValueError, which says that it is not `what`, when it is another text.
+    """
+    try:
+        return msgspec.json.decode(_unpacked(text), type=kind, strict=strict)
+    except (msgspec.MsgspecError, OSError, EOFError, RecursionError) as error:
+        raise ValueError(f"not a {what}: {error}") from error
+
+
+def _unpacked(text: str) -> bytes:
     """Return the JSON in a plan's text; ValueError, OSError or EOFError when there is none.
 
     Raises ValueError when it is too large, and takes no more memory than twice the limit for it.
@@ -78,10 +92,7 @@ def unpacked(text: str) -> bytes:
 
 def loads(text: str) -> list[PartitionCopy]:
     """Return the plan in `text`; ValueError says what is wrong with it."""
-    try:
-        plan = msgspec.json.decode(unpacked(text), type=list[PartitionCopy])
-    except (msgspec.MsgspecError, OSError, EOFError, RecursionError) as error:
-        raise ValueError(f"not a copy plan: {error}") from error
+    plan = decoded(text, list[PartitionCopy], "copy plan")
     partitions = [copy.partition for copy in plan]
     if len(set(partitions)) != len(partitions):
         raise ValueError("not a copy plan: a partition stands in it twice")
