@@ -39,7 +39,7 @@ REACHED: Mapping[str, Collection[str]] = {
     "test_cut_over": (
         *("source", "target", "resharded", "read", "past"),
         *("BeginReshard", "ReshardBackfill", "ReshardCatchUp", "late"),
-        *("denied", "compared", "late applies", "put off"),
+        *("denied", "compared", "late applies", "put off", "measured"),
     ),
     "test_failing_disks": ("faults", "failed", "failures", "written", "died"),
     "test_half_open": ("silences", "half-open", "written", "healed"),
