@@ -31,26 +31,21 @@ class LoadedProcess:
         assert self._process.pid is not None
         self.pid: int = self._process.pid
 
-    @property
-    def returncode(self) -> int | None:
-        """The exit code, or minus the signal that has ended it; None while it runs."""
-        return self._process.exitcode
-
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
-        return self.returncode
+        """Return the exit code, or minus the signal that has ended it; None while it runs."""
+        return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code once it has ended; raises subprocess.TimeoutExpired before."""
         self._process.join(timeout)
-        if self.returncode is None:
+        if (code := self.poll()) is None:
             assert timeout is not None
             raise subprocess.TimeoutExpired(self._process.name, timeout)
-        return self.returncode
+        return code
 
     def send_signal(self, number: int) -> None:
         """Send a signal while it runs."""
-        if self.returncode is None:
+        if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
