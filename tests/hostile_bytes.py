@@ -1,6 +1,6 @@
 """Bytes that were good once and were changed on purpose: what parsers of outside bytes are given.
 
-`make test` gives each parser some of them, always the same; `.ci/run` thousands, and `make fuzz` as
+`make test` gives each parser some of them, always the same; `.ci/run` hundreds, and `make fuzz` as
 many as somebody has time for. Hypothesis keeps in `.hypothesis` what has failed on a machine; what
 was a fault of ours stays with its test as an `@example`.
 """
