@@ -13,6 +13,9 @@ HANG_SECONDS_MAX = 120.0
 As long for its fixtures: both timeouts of plugins are off once a test has failed.
 """
 
+FINISH_SECONDS_MAX = 900.0
+"""How long the end of a run is waited for: pytest deletes files, beside what others do."""
+
 _terminal = pytest.StashKey[int]()
 _exit_code = pytest.StashKey[int]()
 
@@ -46,10 +49,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Remember how the run has ended."""
+    """Remember how the run has ended, and say in time where its end hangs.
+
+    The limit of the last test's fixtures would end it otherwise.
+    """
     session.config.stash[_exit_code] = exitstatus
+    _end_within(FINISH_SECONDS_MAX, session.config)
 
 
 @pytest.hookimpl(trylast=True)

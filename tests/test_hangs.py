@@ -60,6 +60,17 @@ def test_it():
     begun.wait()
 """
 
+WITH_MUCH_TO_DELETE = """
+import threading
+
+class Disk:
+    def pytest_sessionfinish(self):
+        threading.Event().wait(1.0)
+
+def test_it(request):
+    request.config.pluginmanager.register(Disk())
+"""
+
 
 def run(directory: Path, test: str) -> tuple[int, str]:
     """Return how a run of a test ended, and what stood on the terminal."""
@@ -103,6 +114,14 @@ def test_what_hangs_is_ended_and_says_where(tmp_path: Path, test: str, at: str) 
 def test_what_is_left_running_is_not_waited_for(tmp_path: Path, test: str) -> None:
     """One failed test beside a server, and the suite would never end."""
     code, written = run(tmp_path, test)
+
+    assert code == 0, written
+
+
+@pytest.mark.slow
+def test_the_end_of_a_run_has_more_time_than_a_fixture(tmp_path: Path) -> None:
+    """What earlier runs have left is deleted there: 3,000 passed tests would count as failed."""
+    code, written = run(tmp_path, WITH_MUCH_TO_DELETE)
 
     assert code == 0, written
 
