@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -73,6 +74,20 @@ def test_a_commit_stays_whole_and_ranges_that_others_give_are_not_cut() -> None:
     since = bounds.cut(chosen, positions([], [9], given_by=3), found, 3)
     assert since == [(0, HASH_SPACE, 5, NOBODY_GAVE)]
     assert bounds.cut(start, positions([], [9], given_by=3), found, 2)[0] == (0, HASH_SPACE, 9, 3)
+
+
+@pytest.mark.proves("SP-03")
+def test_bytes_are_counted_in_the_order_of_commits() -> None:
+    """A batch is cut by commit times: counted in another order it has more than its limit."""
+    found = changes([9, 5, 7])  # a key, the operation, three numbers
+    sizes = bounds.sizes_of(found)
+    assert sizes.tolist() == [8 + 6 + 24] * 3
+    wide = np.array([1, 10, 100], np.int64)  # by commits 10, 100, 1
+    for bytes_max, count in ((9, 0), (10, 1), (109, 1), (110, 2), (111, 3)):
+        assert bounds.fitting(found, wide, bytes_max) == count
+    nulls = pa.table({"text": ["ab", None, ""], "flag": [True, None, False]})
+    assert bounds.sizes_of(nulls).tolist() == [3, 1, 1]
+    assert bounds.fitting(changes([]), bounds.sizes_of(changes([])), 5) == 0
 
 
 def test_positions_are_compared_range_by_range() -> None:

@@ -226,6 +226,8 @@ def test_a_snapshot_and_the_changes_since_then_are_all_rows(tmp_path: Path) -> N
                 came = collections.defaultdict(list)
                 follow(c, feed, came, 1)
                 assert came[b"new"] == [b"1"]
+            with pytest.raises(ValueError, match="one of"):
+                table.changes(token, earliest=True)
             for wrong in ("", "x", token[:-8], "B" + token[1:]):
                 with pytest.raises(FeedTokenError):
                     table.changes(wrong)
@@ -234,7 +236,7 @@ def test_a_snapshot_and_the_changes_since_then_are_all_rows(tmp_path: Path) -> N
 def test_a_token_older_than_the_log_says_what_to_do(tmp_path: Path) -> None:
     """A follower would wait for ever, or go on with a gap."""
     small = StoreConfig(log_segment_bytes=2_000)
-    config = msgspec.structs.replace(zone(1), log_retention_bytes=0)
+    config = msgspec.structs.replace(zone(1), log_retention_bytes=4_000)
     with cluster(tmp_path, 2, config=config, store_config=small) as c:
         c.create(0, (0, 1))
         with client(c) as table:
@@ -248,6 +250,43 @@ def test_a_token_older_than_the_log_says_what_to_do(tmp_path: Path) -> None:
                 pytest.raises(FeedTruncatedError, match="changes_from_snapshot"),
             ):
                 c.until("it is refused", lambda: feed.poll(0.1).changes.num_rows)
+            with table.changes(earliest=True) as feed:
+                begin = feed.poll(WAIT_SECONDS)
+                assert begin.changes.num_rows == 0
+                came: Changes = collections.defaultdict(list)
+                c.until("the newest", lambda: add(came, feed.poll(0.1).changes) and _has_39(came))
+                kept = came[b"k"]
+                assert kept == [b"%0500d" % number for number in range(40 - len(kept), 40)]
+            assert 1 < len(kept) < 40
+            with table.changes(begin.token) as feed:
+                again: Changes = collections.defaultdict(list)
+                follow(c, feed, again, len(kept))
+                assert again == came
+
+
+def _has_39(came: Changes) -> bool:
+    return came[b"k"][-1] == b"%0500d" % 39
+
+
+def test_the_earliest_changes_of_a_new_partition_are_its_own(tmp_path: Path) -> None:
+    """Who began with what it has pulled would be refused, or take rows of backfills for changes."""
+    with cluster(tmp_path, 2, config=zone(1)) as c:
+        c.create(0, (0, 1))
+        with client(c) as table:
+            table.write([{"key": key, "value": b"before"} for key in KEYS])
+            reshard(c, 2)
+            c.until_each("backfilled", overlaps_of(c), lambda each: progress(c, each).backfilled)
+            begin_to_seal(c, 0)
+            c.until("it is sealed", functools.partial(_is_sealed, c, 0))
+            c.config = msgspec.structs.replace(
+                c.config, generation=1, partitions=2, next_partitions=0
+            )
+            c.configure()
+            table.write([{"key": key, "value": b"after"} for key in KEYS])
+        with client(c) as table, table.changes(earliest=True) as feed:
+            came: Changes = collections.defaultdict(list)
+            follow(c, feed, came, len(KEYS))
+            assert came == {key: [b"after"] for key in KEYS}
 
 
 def _trimmed(replica: Any) -> bool:

@@ -19,7 +19,7 @@ from rezone.wire.messages import ZoneConfig
 
 pytest.importorskip("pyspark.sql")
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from rezone.transfer import sinks
 from rezone.transfer.changes_source import ChangesDataSource, ChangesReader
@@ -127,7 +127,80 @@ def test_a_query_begins_with_a_snapshot_and_ends_with_what_was_there(
     assert from_token.initialOffset() == begun
     assert from_token.partitions(begun, begun) == []
     with pytest.raises(FeedTokenError):
-        reader(zone, open_readers, startFrom="nonsense").initialOffset()
+        reader(zone, open_readers, startFrom="nonsense")
+
+
+@pytest.mark.proves("SP-03")
+def test_batches_are_limited_in_bytes_too(
+    zone: Coordinator, table: TableClient, open_readers: list[ChangesReader]
+) -> None:
+    """A batch of wide rows does not fit executors' memory, however few rows it has."""
+    one = 8 + 1000 + len("upsert") + 8  # id, value, operation, commit time
+    found = reader(zone, open_readers, maxBytesPerBatch=str(25 * one), maxRowsPerBatch="1000")
+    begin = found.initialOffset()
+    offsets = [found.latestOffset(begin, found.getDefaultReadLimit())]
+    for number in range(100):
+        table.put(id=number, value="x" * 1000)
+    batches: list[Counter[tuple[Any, ...]]] = []
+    while sum(each.total() for each in batches) < 100:
+        offsets.append(found.latestOffset(offsets[-1], found.getDefaultReadLimit()))
+        batches.append(batch(found, offsets[-2], offsets[-1]))
+    assert sum(batches, Counter()) == Counter((n, "x" * 1000, "upsert") for n in range(100))
+    assert all(each.total() <= 25 for each in batches)
+    assert batch(found, offsets[0], found.latestOffset(offsets[0], ReadMaxBytes(one))).total() == 1
+    everything = found.latestOffset(offsets[0], ReadAllAvailable())
+    assert batch(found, offsets[0], everything).total() == 100, "all that is there has no limit"
+    narrow = reader(zone, open_readers, maxBytesPerBatch=str(25 * 16), columns="id")
+    ids = narrow.latestOffset(offsets[0], narrow.getDefaultReadLimit())
+    assert batch_size(narrow, offsets[0], ids) > 10, "columns that are not read count for nothing"
+    table.write(rows(0, 60, "x" * 1000))  # two commits at most, which are not cut
+    whole = found.latestOffset(everything, ReadMaxBytes(1))
+    assert batch(found, everything, whole).total() > 1
+
+
+def batch_size(found: ChangesReader, start: Any, end: Any) -> int:
+    """Return how many changes a batch has."""
+    return sum(each.num_rows for task in found.partitions(start, end) for each in found.read(task))
+
+
+@pytest.mark.proves("SP-03")
+def test_a_query_begins_with_the_earliest_change_that_is_kept(
+    zone: Coordinator, table: TableClient, open_readers: list[ChangesReader]
+) -> None:
+    """A query from before what is kept fails; one from now on has less than there is."""
+    table.write(rows(0, 100, "old"))
+    found = reader(zone, open_readers, startFrom="earliest")
+    begin = found.initialOffset()
+    found.prepareForTriggerAvailableNow()
+    start = found.latestOffset(begin, found.getDefaultReadLimit())
+    assert batch(found, begin, start) == Counter()
+    end = found.latestOffset(start, found.getDefaultReadLimit())
+    assert batch(found, start, end) == Counter((n, "old", "upsert") for n in range(100))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"maxBytesPerBatch": "0"},
+        {"maxBytesPerBatch": "-1"},
+        {"maxBytesPerBatch": "1MB"},
+        {"maxBytesPerBatch": str(1 << 63)},
+        {"maxBytesPerBatch": "9" * 5000},
+        {"maxRowsPerBatch": "0"},
+        {"maxTasksPerBatch": "many"},
+        {"startFrom": "oldest"},
+        {"startFrom": str(1 << 63)},
+    ],
+)
+@pytest.mark.proves("SP-03")
+def test_wrong_options_are_refused_when_a_stream_is_loaded(
+    zone: Coordinator, wrong: dict[str, str]
+) -> None:
+    """A query would begin with limits that nobody asked for, or fail later without a name."""
+    (name,) = wrong
+    source = ChangesDataSource(CaseInsensitiveDict({"bootstrap": zone.nodes[0].address, **wrong}))
+    with pytest.raises(ValueError, match=name):
+        source.schema()
 
 
 class Sink:

@@ -81,6 +81,32 @@ def test_a_query_that_is_stopped_anywhere_gets_each_change_once(
     assert len(batches) >= 4
 
 
+@pytest.mark.proves("SP-03")
+def test_a_query_begins_with_what_is_kept_in_batches_of_so_many_bytes(
+    spark: Any, zone: Coordinator, tmp_path: Path
+) -> None:
+    """Spark asks for the source's own limits, and refuses those that it does not know."""
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+
+    datasource.register(spark)
+    options = {"bootstrap": zone.nodes[0].address, "startFrom": "earliest"}
+    reading = spark.readStream.format("rezone-changes").options(**options)
+    with pytest.raises(Exception, match="maxBytesPerBatch"):
+        reading.option("maxBytesPerBatch", "1 MiB").load()
+    batches: list[list[int]] = []
+
+    def take(frame: Any, _: int) -> None:
+        batches.append([row["id"] for row in frame.collect()])
+
+    with TableClient(list(zone.peers.values())) as table:
+        for number in range(20):
+            table.put(id=number, value="x" * 10_000)
+        stream = reading.option("maxBytesPerBatch", "110000").load()
+        finish(stream.writeStream.foreachBatch(take), tmp_path / "checkpoint")
+    assert sorted(n for found in batches for n in found) == list(range(20))
+    assert all(len(found) <= 10 for found in batches)
+
+
 @pytest.mark.long
 @pytest.mark.proves("SP-04", "SP-05")
 def test_sinks_write_what_counts_in_a_stream_and_in_a_batch(

@@ -512,24 +512,26 @@ class TableClient:
         token: str | None = None,
         *,
         since: int | None = None,
+        earliest: bool = False,
         from_followers: bool = False,
     ) -> ChangeFeed:
         """Follow the zone's changes: from a token, or with commit times later than `since`, or now.
 
         Each committed change comes once behind a token, those of a key in the order of their
         commits, whatever happens to leaders, replicas and partitions (docs/use/changes.md).
-        `since` is
-        in microseconds since 1970. The feed raises FeedTruncatedError when changes behind its
-        position are kept nowhere: then `changes_from_snapshot` is the way on. `from_followers` has
-        followers answer where they can. ValueError for both, FeedTokenError for a bad token.
+        `since` is in microseconds since 1970; `earliest`: from the first changes that the replicas
+        asked have, of each partition those since its last re-sharding. The feed raises
+        FeedTruncatedError when changes behind its position are kept nowhere: then
+        `changes_from_snapshot` is the way on. `from_followers` has followers answer where they can.
+        ValueError for two beginnings, FeedTokenError for a bad token.
         """
-        if token is not None and since is not None:
-            raise ValueError("give either a token or since")
+        if (token is not None) + (since is not None) + earliest > 1:
+            raise ValueError("give one of a token, since and earliest")
         segments = self.segments()
         if token is not None:
             positions = FeedPositions.at(decode_token(self.config.zone_uid, token))
         else:
-            positions = FeedPositions.since(segments, since)
+            positions = FeedPositions.since(segments, since, earliest=earliest)
         return ChangeFeed(
             self._zone,
             self._dispatcher,

@@ -248,6 +248,11 @@ class PartitionStore:
         return self._log.start
 
     @property
+    def log_start_time(self) -> int:
+        """The time from which `offset_after` goes on: all later entries are kept."""
+        return self._log.start_time
+
+    @property
     def log_end(self) -> int:
         """The offset after the newest entry."""
         return self._log.end

@@ -9,18 +9,23 @@ the feed to know where a batch ends; tasks read the changes themselves.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rezone.client import ChangeFeed, TableClient
 from rezone.client.feed import bounds
 from rezone.client.feed.rows import COMMIT_TIME, OPERATION, UPSERT
-from rezone.client.feed.token import RangePosition, decode_token, encode_token
-from rezone.transfer.options import SourceOptions, count_option
+from rezone.client.feed.token import FeedTokenError, RangePosition, decode_token, encode_token
+from rezone.transfer.options import COUNT_MAX, SourceOptions, count_option
 from rezone.transfer.spark_types import spark_schema
 from rezone.wire.layouts import HashRange
 
@@ -35,7 +40,45 @@ NEWS_SECONDS = 0.5
 IDLE_SECONDS = 60.0
 """After so long without changes an empty batch moves the checkpoint: logs are not kept for ever."""
 
-_NOW, _SNAPSHOT = "now", "snapshot"
+_NOW, _EARLIEST, _SNAPSHOT = "now", "earliest", "snapshot"
+
+
+class _Limits(NamedTuple):
+    """How many changes a batch has at most, and bytes of them."""
+
+    rows: int = COUNT_MAX
+    bytes: int = COUNT_MAX
+
+
+class _StreamOptions(NamedTuple):
+    """The options of streams alone, read and checked when the stream is loaded."""
+
+    start_from: str
+    limits: _Limits
+    tasks_max: int
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> "_StreamOptions":
+        """Return the options; ValueError names the one that is wrong."""
+        start_from = given.get("startFrom", _NOW)
+        if start_from.isdecimal():
+            count_option(given, "startFrom")
+        rows_max = count_option(given, "maxRowsPerBatch", least=1) or ROWS_PER_BATCH
+        bytes_max = count_option(given, "maxBytesPerBatch", least=1) or COUNT_MAX
+        tasks_max = count_option(given, "maxTasksPerBatch", least=1) or TASKS_PER_BATCH
+        return cls(start_from, _Limits(rows_max, bytes_max), tasks_max)
+
+    def require_start(self, zone_uid: str) -> None:
+        """Refuse what is no place to begin in the zone: FeedTokenError, which is a ValueError."""
+        if self.start_from in (_NOW, _EARLIEST, _SNAPSHOT) or self.start_from.isdecimal():
+            return
+        try:
+            decode_token(zone_uid, self.start_from)
+        except FeedTokenError as error:
+            raise FeedTokenError(
+                'option "startFrom" is not "now", "earliest", "snapshot", a time in microseconds, '
+                f"nor a token of this zone: {error}"
+            ) from error
 
 
 class ChangesDataSource(DataSource):  # type: ignore[misc]
@@ -48,9 +91,10 @@ class ChangesDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the zone's columns, the operation, and the commit time in microseconds."""
-        options = SourceOptions.read(self.options)
+        options, stream = SourceOptions.read(self.options), _StreamOptions.read(self.options)
         with options.client() as client:
             table = client.config.table
+            stream.require_start(client.config.zone_uid)
         keys, fields = set(table.primary_key), spark_schema(table).fields
         if options.columns:
             fields = [spark_schema(table)[name] for name in options.columns]
@@ -66,7 +110,9 @@ class ChangesDataSource(DataSource):  # type: ignore[misc]
         """Return a reader of the columns in `schema`."""
         # Of Spark's own kind of mapping, in which the case of a name does not matter.
         return ChangesReader(
-            SourceOptions.read(self.options), self.options, tuple(schema.fieldNames())
+            SourceOptions.read(self.options),
+            _StreamOptions.read(self.options),
+            tuple(schema.fieldNames()),
         )
 
 
@@ -82,13 +128,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
     """Plans batches at the driver, and reads them in tasks."""
 
     def __init__(
-        self, options: SourceOptions, given: Mapping[str, str], columns: tuple[str, ...]
+        self, options: SourceOptions, stream: _StreamOptions, columns: tuple[str, ...]
     ) -> None:
         self._options = options
+        self._stream = stream
         self._columns = columns
-        self._start_from = given.get("startFrom", _NOW)
-        self._rows_max = count_option(given, "maxRowsPerBatch") or ROWS_PER_BATCH
-        self._tasks_max = count_option(given, "maxTasksPerBatch") or TASKS_PER_BATCH
         self._planner: _Planner | None = None
 
     # --- at the driver ----------------------------------------------------------------------------
@@ -96,31 +140,39 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
     @property
     def _plan(self) -> "_Planner":
         if self._planner is None:
-            self._planner = _Planner(self._options.client())
+            self._planner = _Planner(self._options.client(), self._columns)
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins."""
-        if self._start_from in (_NOW, _SNAPSHOT):
+        start_from = self._stream.start_from
+        if start_from in (_NOW, _EARLIEST, _SNAPSHOT):
             # Spark asks again after a restart, and has noted the end of the first batch alone: so
             # what that batch has must follow from its end.
-            return {"begin": self._start_from}
-        if self._start_from.isdecimal():
-            return {"token": self._plan.since(int(self._start_from))}
-        return {"token": self._plan.checked(self._start_from)}
+            return {"begin": start_from}
+        if start_from.isdecimal():
+            return {"token": self._plan.since(int(start_from))}
+        return {"token": start_from}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how many changes a batch has at most."""
-        return ReadMaxRows(self._rows_max)
+        """Return how many changes a batch has at most; Spark takes one limit of them."""
+        return ReadMaxRows(self._stream.limits.rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends; `start` when there are no changes."""
         if start.get("begin") == _SNAPSHOT:
             return {"token": self._plan.since(self._plan.read_time())}
         if "begin" in start:
-            return {"token": self._plan.now()}
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return {"token": self._plan.end_of_batch(str(start["token"]), rows_max)}
+            return {"token": self._plan.begun(earliest=start["begin"] == _EARLIEST)}
+        return {"token": self._plan.end_of_batch(str(start["token"]), self._limits(limit))}
+
+    def _limits(self, limit: ReadLimit) -> _Limits:
+        """Return the limits of a batch: none where Spark asks for all there is."""
+        if isinstance(limit, ReadMaxRows):
+            return self._stream.limits._replace(rows=limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return self._stream.limits._replace(bytes=limit.max_bytes)
+        return _Limits()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Have batches end at what is committed now."""
@@ -133,7 +185,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
             return [_Rows((each.start, each.end, as_of)) for each in self._plan.segments()]
         if "begin" in start:
             return []
-        found = self._plan.split(str(start["token"]), str(end["token"]), self._tasks_max)
+        found = self._plan.split(str(start["token"]), str(end["token"]), self._stream.tasks_max)
         return [_Changes(each) for each in found]
 
     def stop(self) -> None:
@@ -176,8 +228,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
 class _Planner:
     """What the driver knows of a feed: where it is, and where batches end."""
 
-    def __init__(self, client: TableClient) -> None:
+    def __init__(self, client: TableClient, columns: tuple[str, ...]) -> None:
         self._client = client
+        self._columns = list(columns)
         self._uid = client.config.zone_uid
         self._feed: ChangeFeed | None = None
         self._at = ""
@@ -192,9 +245,9 @@ class _Planner:
         """Return the ranges that the zone is cut into now."""
         return self._client.segments()
 
-    def now(self) -> str:
-        """Return the token behind all that is acknowledged."""
-        with self._client.changes() as feed:
+    def begun(self, *, earliest: bool = False) -> str:
+        """Return the token behind all that is acknowledged, or before all that is kept."""
+        with self._client.changes(earliest=earliest) as feed:
             while (token := feed.token) is None:
                 feed.poll(NEWS_SECONDS)
             return token
@@ -208,11 +261,6 @@ class _Planner:
         """Return the time of a token that `since` has made."""
         return self._positions(token)[0].time
 
-    def checked(self, token: str) -> str:
-        """Return a token that is one of this zone; FeedTokenError when it is not."""
-        self._positions(token)
-        return token
-
     def split(self, start: str, end: str, parts: int) -> list[tuple[str, str]]:
         """Return what lies between two tokens as pairs of tokens of some ranges each."""
         cut = bounds.split(self._positions(start), self._positions(end), parts)
@@ -220,20 +268,21 @@ class _Planner:
 
     def end_here(self) -> None:
         """Give no position behind what is committed now."""
-        self._last = self._positions(self.now())
+        self._last = self._positions(self.begun())
 
-    def end_of_batch(self, start: str, rows_max: int | None) -> str:
+    def end_of_batch(self, start: str, limits: _Limits) -> str:
         """Return the token behind the next changes, `start` when none come."""
         try:
-            after, rows = self._follow(start, rows_max)
+            after, rows = self._follow(start, limits)
         except BaseException:
             self._close_feed()  # it may have told changes that no batch has
             raise
         return self._moved_to(start, after, has_rows=rows > 0)
 
-    def _follow(self, start: str, rows_max: int | None) -> tuple[bounds.Positions, int]:
+    def _follow(self, start: str, limits: _Limits) -> tuple[bounds.Positions, int]:
         """Follow the feed until a batch is full, or nothing more is there; return its end."""
-        after, rows, feed = self._positions(start), 0, self._feed_at(start)
+        after, feed = self._positions(start), self._feed_at(start)
+        rows, bytes_left = 0, limits.bytes
         while not self._is_last(after):
             batch = feed.poll(NEWS_SECONDS)
             if batch.token is None:
@@ -242,10 +291,14 @@ class _Planner:
             found = batch.changes
             if self._last is not None:
                 found = bounds.up_to(self._last, self._client.codec, found)
-            if rows_max is not None and rows + found.num_rows >= rows_max:
-                room = rows_max - rows
-                return bounds.cut(before, after, found, room, takes_one=not rows), rows_max
+            sizes = bounds.sizes_of(found.select(self._columns))
+            room = min(limits.rows - rows, bounds.fitting(found, sizes, bytes_left))
+            if room < found.num_rows:
+                return bounds.cut(before, after, found, room, takes_one=not rows), limits.rows
             rows += found.num_rows
+            bytes_left -= int(sizes.sum())
+            if rows >= limits.rows:
+                break
             if not found.num_rows and self._last is None:
                 break
         return after, rows

@@ -12,6 +12,11 @@ from rezone.client import Filter, TableClient
 from rezone.wire.codec.filters import FilterTerms
 from rezone.wire.transport.tls import TlsDirectory
 
+COUNT_MAX = (1 << 63) - 1
+"""The most that a number in an option may be: Spark has no larger ones."""
+
+_DIGITS_MAX = 100
+
 MAX_STALENESS_SECONDS = "10"
 """How old rows of followers may be when the option does not say it."""
 
@@ -94,11 +99,13 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
-def count_option(options: Mapping[str, str], name: str) -> int | None:
-    """Return the number in an option, None without it; ValueError when it is none."""
+def count_option(options: Mapping[str, str], name: str, least: int = 0) -> int | None:
+    """Return the number in an option, None without it; ValueError when it is none from `least`."""
     text = options.get(name)
     if not text:
         return None
-    if not text.isdecimal():
-        raise ValueError(f"option {name!r} is {text!r}, not a number")
+    # Not what is longer: Python refuses to read it, and would not name the option.
+    fits = text.isdecimal() and len(text) <= _DIGITS_MAX
+    if not fits or not least <= int(text) <= COUNT_MAX:
+        raise ValueError(f"option {name!r} is {text!r}, not a number from {least} to {COUNT_MAX}")
     return int(text)

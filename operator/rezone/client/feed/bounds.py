@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rezone.client.feed.rows import COMMIT_TIME
 from rezone.client.feed.token import RangePosition
@@ -77,6 +79,26 @@ def times_of(changes: Any) -> npt.NDArray[np.int64]:
     """Return the commit time of each change; `changes` is a table."""
     found: npt.NDArray[np.int64] = changes[COMMIT_TIME].to_numpy()
     return found
+
+
+def sizes_of(changes: Any) -> npt.NDArray[np.int64]:
+    """Return how many bytes the values of each change are; `changes` is a table."""
+    sizes = np.zeros(changes.num_rows, np.int64)
+    for column in changes.columns:
+        sizes += _sizes(column)
+    return sizes
+
+
+def _sizes(column: Any) -> Any:
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return max(column.type.bit_width // 8, 1)
+
+
+def fitting(changes: Any, sizes: npt.NDArray[np.int64], bytes_max: int) -> int:
+    """Return how many of the changes, in the order of commits, are at most so many bytes."""
+    ends = np.cumsum(sizes[np.argsort(times_of(changes), kind="stable")])
+    return int(np.searchsorted(ends, bytes_max, side="right"))
 
 
 def up_to(bound: Positions, codec: RowCodec, changes: Any) -> Any:

@@ -71,7 +71,8 @@ class ChangeFeed:
     """Follows a zone's changes; made by `TableClient.changes`. Close it, or use it in a `with`.
 
     Iterate over it: it gives each batch as it comes, and a mark, which has no changes, when none
-    came for `changes_poll_seconds`. `poll` gives the next one.
+    came for `changes_poll_seconds`. `poll` gives the next one. The first is a mark where the feed
+    has begun now or with the earliest changes: its token is where that is.
     FeedTruncatedError when changes behind its
     position are kept nowhere; after any other RezoneError a feed of the same token goes on.
     """
@@ -116,7 +117,7 @@ class ChangeFeed:
 
     def poll(self, timeout_seconds: float) -> ChangeBatch:
         """Return the next batch, or a mark when none comes in time."""
-        until = self._clock() + timeout_seconds
+        until, begins = self._clock() + timeout_seconds, not self._positions.have_begun
         while True:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -126,7 +127,7 @@ class ChangeFeed:
             for future in self._answered(min(left, self._tries.pause(self._positions.ranges))):
                 if found := self._take(future):
                     return ChangeBatch(found, self.token, self.resolved_time)
-            if not left:
+            if not left or (begins and self._positions.have_begun):
                 empty = rows.schema_of(self._zone.codec).empty_table()
                 return ChangeBatch(empty, self.token, self.resolved_time)
 
@@ -140,13 +141,20 @@ class ChangeFeed:
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask_on(self) -> None:
-        """Ask each node that has ranges, and no request under way."""
+        """Ask each node that has ranges, and no request under way.
+
+        Before each range has a position those that have none are asked alone: what came would be
+        behind no token.
+        """
         if self._positions.assign(self._dispatcher.placement):
             self._fetch_routes()
         busy = {call.address for call in self._calls.values()}
         by_address: dict[str, list[FollowedRange]] = {}
+        begun = self._positions.have_begun
         for each in self._positions.ranges:
-            if not each.in_flight and (address := self._tries.address(each)) is not None:
+            if each.in_flight or (each.time is not None and not begun):
+                continue
+            if (address := self._tries.address(each)) is not None:
                 by_address.setdefault(address, []).append(each)
         for address, asked in by_address.items():
             if address not in busy:

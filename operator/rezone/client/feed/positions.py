@@ -19,6 +19,7 @@ from rezone.wire.messages import NOBODY_GAVE, AskedRange, PartitionId, RangeChan
 class FollowedRange:
     """One range of hashes; without a `time` its changes begin when it is first asked for.
 
+    Or with the first ones that are kept (`earliest`).
     `partition` is asked for it. `ended`: the one that gave the position has nothing more.
     `offset` is where the log of the partition asked is read on, where that is known. While a
     request for the range is `in_flight` it stays as it is.
@@ -32,6 +33,7 @@ class FollowedRange:
     ended: bool = False
     offset: int | None = None
     in_flight: bool = False
+    earliest: bool = False
 
     @property
     def asked(self) -> AskedRange:
@@ -41,6 +43,7 @@ class FollowedRange:
             first_hash=self.start,
             last_hash=self.end - 1,
             time=self.time,
+            earliest=self.earliest and self.time is None,
             given_by=self.given_by,
             offset=self.offset,
         )
@@ -58,9 +61,18 @@ class FeedPositions:
         return cls([FollowedRange(*position) for position in positions])
 
     @classmethod
-    def since(cls, segments: Sequence[Segment], time: int | None) -> "FeedPositions":
-        """Stand at one time in these segments, or before what comes from now on."""
-        return cls([FollowedRange(each.start, each.end, time) for each in segments])
+    def since(
+        cls, segments: Sequence[Segment], time: int | None, *, earliest: bool = False
+    ) -> "FeedPositions":
+        """Stand at one time in these segments, before what comes from now on, or is kept."""
+        return cls(
+            [FollowedRange(each.start, each.end, time, earliest=earliest) for each in segments]
+        )
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether each range has a position."""
+        return all(each.time is not None for each in self.ranges)
 
     def positions(self) -> list[RangePosition] | None:
         """Return the position of each range; None before all have one."""

@@ -153,7 +153,7 @@ class ChangeSource:
         hashes = _hashes_of(hash_range, partition)
         state = _state_of(partition, hashes)
         if hash_range.time is None:
-            return _begun(partition, state)
+            return _begun(partition, state, earliest=hash_range.earliest)
         position = Position(hash_range.time, hash_range.given_by)
         reading = Reading(hash_range.partition, hashes, position, state.reshard_positions)
         if not reading.own:
@@ -177,13 +177,17 @@ class ChangeSource:
         )
 
 
-def _begun(replica: Replica, state: _State) -> RangeChanges:
+def _begun(replica: Replica, state: _State, *, earliest: bool) -> RangeChanges:
     """Begin to follow: whatever is acknowledged from now on is later than what reads see now.
 
-    Where in the log that is stays open: more may be committed than is applied.
+    Where in the log that is stays open: more may be committed than is applied. The earliest ones
+    are this partition's own, behind all that it has pulled: only those have an order for sure.
     """
     if not state.time:
         raise _not_ready(replica)
+    if earliest:
+        pulled = (each.commit_time for each in state.reshard_positions if each.sealed_at)
+        return RangeChanges(time=max(replica.store.log_start_time, *pulled, 0), own=True)
     return RangeChanges(time=state.time, own=True)
 
 

@@ -95,6 +95,11 @@ class PartitionLog:
         return self._segments[0].base
 
     @property
+    def start_time(self) -> int:
+        """The commit time of the entry before the oldest one kept, in microseconds; 0 without."""
+        return self._segments[0].time_before
+
+    @property
     def end(self) -> int:
         """The offset after the newest entry."""
         return self._segments[-1].end

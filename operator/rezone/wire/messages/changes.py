@@ -14,14 +14,16 @@ class AskedRange(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A range of hashes whose changes later than a time are asked of a partition.
 
     `first_hash` and `last_hash` are both included. All changes of the range up to `time` have come;
-    without one they begin now. `given_by` is the partition that said so: this one, or one of a
-    layout before it. Below `offset` this partition's log has nothing more for the range.
+    without one they begin now, or with the first one that is kept here (`earliest`). `given_by` is
+    the partition that said so: this one, or one of a layout before it. Below `offset` this
+    partition's log has nothing more for the range.
     """
 
     partition: PartitionId
     first_hash: Unsigned
     last_hash: Unsigned
     time: Count | None = None
+    earliest: bool = False
     given_by: CountOrNone = NOBODY_GAVE
     offset: Count | None = None
 
