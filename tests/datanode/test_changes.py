@@ -17,11 +17,13 @@ from replica_cluster import Coordinator, cluster
 from resharding_kit import begin_to_seal, create_old, overlaps_of, progress, reshard, zone
 
 from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
+from rezone.datanode.node import old_rows
 from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.settings import SystemClock
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
     FeedTruncatedError,
+    LimitExceededError,
     OverloadedError,
     TransactionConflictError,
     TransactionEndedError,
@@ -118,6 +120,9 @@ def add(came: Changes, changes: Any) -> int:
     """Take over a batch of changes; return how many there are."""
     for row in changes.to_pylist():
         assert (row["_operation"] == "delete") == (row["value"] is None)
+        if "_old" in row and came[row["key"]]:
+            before = came[row["key"]][-1]
+            assert row["_old"] == (before and {"key": row["key"], "value": before})
         came[row["key"]].append(row["value"])
     return int(changes.num_rows)
 
@@ -166,13 +171,13 @@ def test_each_change_comes_once_through_a_transfer_and_a_re_sharding(tmp_path: P
         create_old(c)
         with counting(c) as counted, client(c) as table:
             came: Changes = collections.defaultdict(list)
-            with table.changes(since=0) as feed:
+            with table.changes(since=0, old_rows=True) as feed:
                 follow(c, feed, came, 40)
                 c.move(0, 1)
                 follow(c, feed, came, counted.count + 20)
                 token = feed.token
             before = {key: len(values) for key, values in came.items()}
-            with table.changes(token, from_followers=True) as feed:
+            with table.changes(token, from_followers=True, old_rows=True) as feed:
                 late = go_over(c, counted, feed, came)
                 follow(c, feed, came, counted.count + 10)
                 counted.stop()
@@ -180,7 +185,7 @@ def test_each_change_comes_once_through_a_transfer_and_a_re_sharding(tmp_path: P
                 assert feed.poll(0.0).changes.num_rows == 0
             assert came == counted.done
             assert len(before) == len(KEYS)
-            with client(c) as other, other.changes(late) as feed:
+            with client(c) as other, other.changes(late, old_rows=True) as feed:
                 again: Changes = collections.defaultdict(list)
                 behind = 1 + sum(map(len, again.values()))
                 follow(c, feed, again, behind)
@@ -287,6 +292,102 @@ def test_the_earliest_changes_of_a_new_partition_are_its_own(tmp_path: Path) -> 
             came: Changes = collections.defaultdict(list)
             follow(c, feed, came, len(KEYS))
             assert came == {key: [b"after"] for key in KEYS}
+
+
+@pytest.mark.proves("CF-01")
+def test_a_change_has_the_row_before_it(tmp_path: Path) -> None:
+    """Who keeps sums by a column of the rows would subtract another value than was there."""
+    with cluster(tmp_path, 2, config=zone(1)) as c:
+        c.create(0, (0, 1))
+        with client(c) as table:
+            start = table.read_time(max_staleness_seconds=0).as_of
+            table.write([{"key": b"k", "value": b"1"}, {"key": b"l", "value": b"1"}])
+            table.write([{"key": b"k", "value": b"2"}])
+            table.delete([{"key": b"k"}])
+            with table.transaction({"key": b"k"}) as tx:
+                tx.write([{"key": b"k", "value": b"3"}])
+                tx.commit()
+            table.delete([{"key": b"none"}])
+            for from_followers in (False, True):
+                with table.changes(
+                    since=start, old_rows=True, from_followers=from_followers
+                ) as feed:
+                    came = rows_of(c, feed, 6)
+                old = {
+                    key: [row["_old"] and row["_old"]["value"] for row in came if row["key"] == key]
+                    for key in (b"k", b"l", b"none")
+                }
+                assert old == {b"k": [None, b"1", b"2", None], b"l": [None], b"none": [None]}
+            with table.changes(since=start) as feed:
+                assert "_old" not in rows_of(c, feed, 6)[0]
+
+
+def rows_of(c: Coordinator, feed: ChangeFeed, count: int) -> list[dict[str, Any]]:
+    """Follow until so many changes have come; return them."""
+    came: list[dict[str, Any]] = []
+
+    def enough() -> bool:
+        came.extend(feed.poll(0.05).changes.to_pylist())
+        return len(came) >= count
+
+    c.until(f"{count} changes have come", enough, WAIT_SECONDS)
+    return came
+
+
+@pytest.mark.proves("CF-01")
+def test_rows_before_changes_that_are_not_kept_are_told(tmp_path: Path) -> None:
+    """A follower would take a row whose versions were collected for one that was never there."""
+    config = msgspec.structs.replace(zone(1), version_retention_seconds=1)
+    with cluster(tmp_path, 2, config=config) as c:
+        c.create(0, (0, 1))
+        with client(c) as table:
+            for value in (b"1", b"2", b"3"):
+                table.write([{"key": b"k", "value": value}])
+
+            def refused() -> str:
+                with table.changes(since=1, old_rows=True) as feed:
+                    try:
+                        feed.poll(0.5)
+                    except FeedTruncatedError as error:
+                        return error.message
+                return ""
+
+            assert "without old rows" in c.until("they are not kept", refused, WAIT_SECONDS)
+            with table.changes(since=1) as feed:
+                assert [row["value"] for row in rows_of(c, feed, 3)] == [b"1", b"2", b"3"]
+            with table.changes(earliest=True, old_rows=True) as feed:
+                begin = feed.poll(WAIT_SECONDS)
+                assert not begin.changes.num_rows
+                assert begin.resolved_time > 1_000_000
+                table.write([{"key": b"k", "value": b"4"}])
+                assert rows_of(c, feed, 1)[-1]["_old"] == {"key": b"k", "value": b"3"}
+
+
+@pytest.mark.proves("CF-01")
+def test_the_rows_before_one_commit_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete of many large rows would have a data node hold all of them in memory."""
+    monkeypatch.setattr(old_rows, "OLD_BYTES_MAX", 10_000)
+    with cluster(tmp_path, 2, config=zone(1)) as c:
+        c.create(0, (0, 1))
+        with client(c) as table:
+            keys = [{"key": b"%d" % n} for n in range(100)]
+            table.write([{**key, "value": bytes(200)} for key in keys])
+            token = c.until("begun", lambda: _begun(table))
+            table.delete(keys)
+            with (
+                table.changes(token, old_rows=True) as feed,
+                pytest.raises(LimitExceededError, match="without old rows"),
+            ):
+                feed.poll(WAIT_SECONDS)
+            with table.changes(token) as feed:
+                rows_of(c, feed, 100)
+
+
+def _begun(table: TableClient) -> str | None:
+    with table.changes() as feed:
+        return feed.poll(1.0).token
 
 
 def _trimmed(replica: Any) -> bool:

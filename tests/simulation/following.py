@@ -6,8 +6,8 @@ are lost; it dies now and then, and goes on from an older token, of which it has
 the text. It goes on at the next layout with or without the partitions of the old one.
 
 What must hold: for each row the changes that come behind a token are those that the partitions end
-with, once each and in the order of their commits; so none that was undone; and none comes with a
-time up to which all were said to be known.
+with, once each and in the order of their commits, each with the row as it was before; so none that
+was undone; and none comes with a time up to which all were said to be known.
 """
 
 from __future__ import annotations
@@ -46,6 +46,22 @@ class Change(NamedTuple):
 
     time: int
     value: bytes | None
+
+
+def add_changes(came: dict[bytes, list[Change]], rows: bytes, *, from_start: bool) -> int:
+    """Add the changes of an answer with the rows before them; return how many there are.
+
+    The row before a change is the one that the change before it has left. Before the first that
+    came there was none, if they are followed `from_start`; else it is not known here.
+    """
+    columns = changes_from(rows, old_rows=True).columns
+    for row, op, value, time, _, old in zip(*(c.to_pylist() for c in columns), strict=True):
+        known = came[row]
+        if known or from_start:
+            before = known[-1].value if known else None
+            assert old == before, f"{row!r} at {time}: {old!r} is told, {before!r} was there"
+        known.append(Change(time, value if op == OPERATION_UPSERT else None))
+    return len(columns[0])
 
 
 class Stored(NamedTuple):
@@ -124,7 +140,9 @@ class Follower:
         self._stored = [*self._stored[-20:], Stored(encode_token(UID, positions), came)]
 
     def _answers(self, node: NodeId, asked: list[FollowedRange]) -> tuple[RangeChanges, ...]:
-        request = FollowChanges(ranges=tuple(each.asked for each in asked), bytes_max=ANSWER_BYTES)
+        request = FollowChanges(
+            ranges=tuple(each.asked for each in asked), bytes_max=ANSWER_BYTES, old_rows=True
+        )
         try:
             return self._run.network.node(node).change_source.follow(request).ranges
         except MachineDiedError as died:
@@ -146,11 +164,9 @@ class Follower:
         counts["feed more"] += answer.more
         if not answer.rows:
             return
-        for row, op, value, time, _ in zip(*changes_from(answer.rows).columns, strict=True):
-            assert time.as_py() > before, f"{row} at {time} comes after {before}"
-            known = value.as_py() if op.as_py() == OPERATION_UPSERT else None
-            self.came[row.as_py()].append(Change(time.as_py(), known))
-            counts["feed changes"] += 1
+        times = changes_from(answer.rows, old_rows=True).column(3).to_pylist()
+        assert min(times) > before, f"{min(times)} comes after {before}"
+        counts["feed changes"] += add_changes(self.came, answer.rows, from_start=True)
 
     def _truncated(self, asked: FollowedRange) -> None:
         """Go on where the old partition still is, from a token that knows it."""

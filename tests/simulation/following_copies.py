@@ -6,7 +6,8 @@ begins with a copy; where the log does not reach back to its position it asks ot
 again as from a snapshot.
 
 What must hold: the changes that come since it has begun are the versions that the replicas end
-with; where those are removed meanwhile, the last change of a row is what there is.
+with; where those are removed meanwhile, the last change of a row is what there is. A follower that
+asks for the rows before the changes gets those that the changes before them have left, or none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rezone.wire.layouts import WHOLE
 from rezone.wire.messages import FollowChanges, NodeId, RangeChanges
 from simulation.copy_storm import FOR_EVER_SECONDS, PARTITION, CopyStorm
 from simulation.disk import MachineDiedError
-from simulation.following import Change, versions_of
+from simulation.following import Change, add_changes, versions_of
 
 UID = "u"
 FOLLOW_CHANCE = 0.3
@@ -32,6 +33,7 @@ BURST = 3
 LOST_CHANCE = 0.1
 DEATH_CHANCE = 0.02
 AGAIN_CHANCE = 0.1
+OLD_ROWS_CHANCE = 0.6
 ANSWER_BYTES = 600
 
 
@@ -40,6 +42,8 @@ class CopyFollower:
 
     def __init__(self, run: FollowedCopies) -> None:
         self._run = run
+        # Not always: what is asked reaches back as far as the log goes only without them.
+        self._old_rows = run.following.random() < OLD_ROWS_CHANCE
         self.begun = 0
         self.came: dict[bytes, list[Change]] = {}
         self.followed = FollowedRange(*WHOLE, None, partition=PARTITION)
@@ -55,7 +59,9 @@ class CopyFollower:
         rng = self._run.following
         if rng.random() < DEATH_CHANCE and self._stored[0]:
             self._go_back()
-        request = FollowChanges(ranges=(self.followed.asked,), bytes_max=ANSWER_BYTES)
+        request = FollowChanges(
+            ranges=(self.followed.asked,), bytes_max=ANSWER_BYTES, old_rows=self._old_rows
+        )
         try:
             (answer,) = self._run.network.node(node).change_source.follow(request).ranges
         except MachineDiedError as died:
@@ -98,6 +104,11 @@ class CopyFollower:
             )
 
     def _add(self, rows: bytes) -> None:
+        if self._old_rows:
+            added = add_changes(self.came, rows, from_start=False)
+            self._run.counts["feed old rows"] += added
+            self._run.counts["feed changes"] += added
+            return
         for row, op, value, time, _ in zip(*changes_from(rows).columns, strict=True):
             known = value.as_py() if op.as_py() == OPERATION_UPSERT else None
             self.came[row.as_py()].append(Change(time.as_py(), known))

@@ -15,7 +15,7 @@ from rezone.storage.reshard.reshard_entries import Stand, begin_entry, reshard_e
 from rezone.storage.store import PartitionStore
 from rezone.wire.codec.changes import changes_from
 from rezone.wire.codec.keyspace import hash_in
-from rezone.wire.errors import FeedTruncatedError
+from rezone.wire.errors import CorruptionError, FeedTruncatedError
 from rezone.wire.layouts import WHOLE, HashRange
 from rezone.wire.messages import NOBODY_GAVE, EngineKind, FailoverEntry, ReshardPosition
 
@@ -45,14 +45,16 @@ def write(
     store.append(raw)
 
 
-def read(store: PartitionStore, reading: Reading) -> list[tuple[int, bytes]]:
+def read(
+    store: PartitionStore, reading: Reading, *, old_rows: bool = False
+) -> list[tuple[int, bytes]]:
     """Return (time, value) of what a reading finds in a whole log."""
     for entry in iter_entries(store.read(store.log_start, 1 << 20)):
         reading.take(entry)
     data = reading.rows()
     if not data:
         return []
-    batch = changes_from(data)
+    batch = changes_from(data, old_rows=old_rows)
     return list(zip(batch.column(3).to_pylist(), batch.column(2).to_pylist(), strict=True))
 
 
@@ -79,6 +81,30 @@ def test_only_rows_of_the_range_come(tmp_path: Path) -> None:
         wanted = [b"%d" % n for n in range(20) if hash_in(rid(b"%d" % n)) < half.end]
         assert 0 < len(wanted) < 20
         assert [value for _, value in found] == wanted
+
+
+@pytest.mark.proves("CF-01")
+def test_rows_before_changes_are_asked_for_by_range_and_time(tmp_path: Path) -> None:
+    """A follower would be told the row after a change, or pay for rows of other ranges."""
+    asked: list[tuple[list[bytes], int]] = []
+
+    def before(row_ids: list[bytes], time: int) -> list[bytes | None]:
+        asked.append((row_ids, time))
+        return [None if time == 10 else b"before" for _ in row_ids]
+
+    with stores(tmp_path, EngineKind.MEMORY, "a") as (store,):
+        half = HashRange(0, 1 << 63)
+        keys = [b"%d" % n for n in range(20)]
+        for time in (10, 20):
+            write(store, dict.fromkeys(keys, b"%d" % time), time)
+        reading = Reading(0, half, Position(0, 0), (), before)
+        read(store, reading, old_rows=True)
+        inside = [rid(key) for key in keys if hash_in(rid(key)) < half.end]
+        assert asked == [(inside, 10), (inside, 20)]
+        batch = changes_from(reading.rows(), old_rows=True)
+        assert batch.column(5).to_pylist() == [None] * len(inside) + [b"before"] * len(inside)
+        with pytest.raises(CorruptionError):
+            changes_from(reading.rows()[:-8], old_rows=True)
 
 
 def resharded(

@@ -178,6 +178,33 @@ def test_a_query_begins_with_the_earliest_change_that_is_kept(
     assert batch(found, start, end) == Counter((n, "old", "upsert") for n in range(100))
 
 
+@pytest.mark.proves("CF-01")
+def test_rows_before_changes_come_with_the_columns_that_are_read(
+    zone: Coordinator, table: TableClient, open_readers: list[ChangesReader]
+) -> None:
+    """A task would read other columns than Spark was told of."""
+    table.write(rows(0, 20, "old"))
+    found = reader(zone, open_readers, startFrom="snapshot", oldRows="true", columns="value")
+    begin = found.initialOffset()
+    start = found.latestOffset(begin, ReadAllAvailable())
+    table.write(rows(10, 30, "new"))
+    wide = reader(zone, open_readers, oldRows="True", maxBytesPerBatch="1000000")
+    end = wide.latestOffset(start, wide.getDefaultReadLimit())
+
+    def old(each: ChangesReader, first: Any, last: Any) -> list[Any]:
+        tasks = each.partitions(first, last)
+        return [r["_old"] for task in tasks for b in each.read(task) for r in b.to_pylist()]
+
+    assert old(found, begin, start) == [None] * 20, "a snapshot has no rows before"
+    narrow = old(found, start, end)
+    assert sorted(narrow, key=str) == [None] * 10 + [{"value": "old"}] * 10
+    whole = [{"id": n, "value": "old"} for n in range(10, 20)]
+    assert sorted(filter(None, old(wide, start, end)), key=lambda row: row["id"]) == whole
+    size = 8 + len("new") + len("upsert") + 8 + 8 + len("old")
+    limited = wide.latestOffset(start, ReadMaxBytes(25 * size))
+    assert limited != start
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -188,6 +215,7 @@ def test_a_query_begins_with_the_earliest_change_that_is_kept(
         {"maxBytesPerBatch": "9" * 5000},
         {"maxRowsPerBatch": "0"},
         {"maxTasksPerBatch": "many"},
+        {"oldRows": "yes"},
         {"startFrom": "oldest"},
         {"startFrom": str(1 << 63)},
     ],

@@ -89,21 +89,23 @@ def test_a_query_begins_with_what_is_kept_in_batches_of_so_many_bytes(
     from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
 
     datasource.register(spark)
-    options = {"bootstrap": zone.nodes[0].address, "startFrom": "earliest"}
+    options = {"bootstrap": zone.nodes[0].address, "startFrom": "earliest", "oldRows": "true"}
     reading = spark.readStream.format("rezone-changes").options(**options)
     with pytest.raises(Exception, match="maxBytesPerBatch"):
         reading.option("maxBytesPerBatch", "1 MiB").load()
-    batches: list[list[int]] = []
+    batches: list[list[tuple[int, Any]]] = []
 
     def take(frame: Any, _: int) -> None:
-        batches.append([row["id"] for row in frame.collect()])
+        batches.append([(row["id"], row["_old"] and row["_old"]["id"]) for row in frame.collect()])
 
     with TableClient(list(zone.peers.values())) as table:
         for number in range(20):
             table.put(id=number, value="x" * 10_000)
+        table.delete([{"id": 7}])
         stream = reading.option("maxBytesPerBatch", "110000").load()
         finish(stream.writeStream.foreachBatch(take), tmp_path / "checkpoint")
-    assert sorted(n for found in batches for n in found) == list(range(20))
+    changes = Counter(each for found in batches for each in found)
+    assert changes == Counter([(7, 7), *((n, None) for n in range(20))])
     assert all(len(found) <= 10 for found in batches)
 
 

@@ -514,6 +514,7 @@ class TableClient:
         since: int | None = None,
         earliest: bool = False,
         from_followers: bool = False,
+        old_rows: bool = False,
     ) -> ChangeFeed:
         """Follow the zone's changes: from a token, or with commit times later than `since`, or now.
 
@@ -523,6 +524,7 @@ class TableClient:
         asked have, of each partition those since its last re-sharding. The feed raises
         FeedTruncatedError when changes behind its position are kept nowhere: then
         `changes_from_snapshot` is the way on. `from_followers` has followers answer where they can.
+        `old_rows` has the rows before the changes come, too, while their versions are kept.
         ValueError for two beginnings, FeedTokenError for a bad token.
         """
         if (token is not None) + (since is not None) + earliest > 1:
@@ -539,25 +541,29 @@ class TableClient:
             positions,
             clock=self._clock,
             from_followers=from_followers,
+            old_rows=old_rows,
         )
 
-    def changes_between(self, start: str, end: str) -> Iterator[Any]:
+    def changes_between(self, start: str, end: str, *, old_rows: bool = False) -> Iterator[Any]:
         """Yield the changes behind one token and up to another, as the tables of a feed's batches.
 
         They are the same ones each time, in the order of a feed; waits for them where `end` is not
         reached yet. Errors as for `changes`; ValueError for tokens of other ranges of hashes.
         """
         uid = self.config.zone_uid
-        return read_between(self.changes(start), self.codec, uid, decode_token(uid, end))
+        feed = self.changes(start, old_rows=old_rows)
+        return read_between(feed, self.codec, uid, decode_token(uid, end))
 
-    def changes_from_snapshot(self, *, from_followers: bool = False) -> SnapshotAndChanges:
+    def changes_from_snapshot(
+        self, *, from_followers: bool = False, old_rows: bool = False
+    ) -> SnapshotAndChanges:
         """Return all rows as of one time, and the feed of the changes since then.
 
         The rows stream as from `stream_any`, and must be read within the time that versions and the
         log are kept.
         """
         found = self.stream_any(max_staleness_seconds=0)
-        feed = self.changes(since=found.as_of, from_followers=from_followers)
+        feed = self.changes(since=found.as_of, from_followers=from_followers, old_rows=old_rows)
         return SnapshotAndChanges(found.rows, found.as_of, feed)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ that they had at their source; those that came as backfills are no changes, but 
 when the reshard stream began.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from rezone.storage.reshard.reshard_entries import (
     version_time,
 )
 from rezone.storage.snapshot.digest import in_range
-from rezone.wire.codec.changes import CHANGES_SCHEMA
+from rezone.wire.codec.changes import CHANGES_SCHEMA, OLD_ROWS_SCHEMA
 from rezone.wire.errors import FeedTruncatedError
 from rezone.wire.layouts import HashRange, generation_of
 from rezone.wire.messages import PartitionId, ReshardPosition
@@ -31,6 +32,10 @@ from rezone.wire.messages import PartitionId, ReshardPosition
 _CHANGING: Final = frozenset(
     {EntryKind.PLAIN, EntryKind.COMMIT, EntryKind.RESHARD, EntryKind.RESHARDED_COMMIT}
 )
+
+
+OldRows = Callable[[list[bytes], int], list[bytes | None]]
+"""Gives the values that rows had before a commit time; None where there was none."""
 
 
 class Position(NamedTuple):
@@ -43,8 +48,9 @@ class Position(NamedTuple):
 class Reading:
     """One reading of a partition's log for one range, from a position on.
 
-    `reshard_positions` is how far the partition has pulled others. FeedTruncatedError when rows of
-    the range may have come here by a backfill that is later than the position.
+    `reshard_positions` is how far the partition has pulled others; `old_rows` is asked for the rows
+    before the changes, if they are wanted. FeedTruncatedError when rows of the range may have come
+    here by a backfill that is later than the position.
     """
 
     def __init__(
@@ -53,7 +59,10 @@ class Reading:
         hashes: HashRange,
         position: Position,
         reshard_positions: tuple[ReshardPosition, ...],
+        old_rows: OldRows | None = None,
     ) -> None:
+        self._old_rows = old_rows
+        self._schema = CHANGES_SCHEMA if old_rows is None else OLD_ROWS_SCHEMA
         self._partition = partition
         self._hashes = hashes
         self.position = position
@@ -90,7 +99,7 @@ class Reading:
         """Return the changes found, as one message; empty without any."""
         if not self._found:
             return b""
-        table = pa.Table.from_batches(self._found, CHANGES_SCHEMA).combine_chunks()
+        table = pa.Table.from_batches(self._found, self._schema).combine_chunks()
         message: bytes = table.to_batches()[0].serialize().to_pybytes()
         return message
 
@@ -114,6 +123,10 @@ class Reading:
         batch = pa.RecordBatch.from_arrays([*rows.columns, times, offsets], schema=CHANGES_SCHEMA)
         found: Any = batch.filter(inside)
         if found.num_rows:
+            if self._old_rows is not None:
+                old = self._old_rows(found.column(0).to_pylist(), time)
+                columns = [*found.columns, pa.array(old, pa.binary())]
+                found = pa.RecordBatch.from_arrays(columns, schema=OLD_ROWS_SCHEMA)
             self._found.append(found)
             self.bytes += found.nbytes
             self._advance(time)

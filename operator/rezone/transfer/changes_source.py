@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -22,8 +23,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rezone.client import ChangeFeed, TableClient
-from rezone.client.feed import bounds
-from rezone.client.feed.rows import COMMIT_TIME, OPERATION, UPSERT
+from rezone.client.feed import bounds, rows
+from rezone.client.feed.rows import COMMIT_TIME, OLD, OPERATION, UPSERT
 from rezone.client.feed.token import FeedTokenError, RangePosition, decode_token, encode_token
 from rezone.transfer.options import COUNT_MAX, SourceOptions, count_option
 from rezone.transfer.spark_types import spark_schema
@@ -56,6 +57,7 @@ class _StreamOptions(NamedTuple):
     start_from: str
     limits: _Limits
     tasks_max: int
+    old_rows: bool
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> "_StreamOptions":
@@ -66,7 +68,10 @@ class _StreamOptions(NamedTuple):
         rows_max = count_option(given, "maxRowsPerBatch", least=1) or ROWS_PER_BATCH
         bytes_max = count_option(given, "maxBytesPerBatch", least=1) or COUNT_MAX
         tasks_max = count_option(given, "maxTasksPerBatch", least=1) or TASKS_PER_BATCH
-        return cls(start_from, _Limits(rows_max, bytes_max), tasks_max)
+        old_rows = given.get("oldRows", "false").lower()
+        if old_rows not in ("true", "false"):
+            raise ValueError(f'option "oldRows" is {old_rows!r}, not "true" or "false"')
+        return cls(start_from, _Limits(rows_max, bytes_max), tasks_max, old_rows == "true")
 
     def require_start(self, zone_uid: str) -> None:
         """Refuse what is no place to begin in the zone: FeedTokenError, which is a ValueError."""
@@ -90,10 +95,14 @@ class ChangesDataSource(DataSource):  # type: ignore[misc]
         return CHANGES_FORMAT
 
     def schema(self) -> StructType:
-        """Return the zone's columns, the operation, and the commit time in microseconds."""
+        """Return the zone's columns, the operation, and the commit time in microseconds.
+
+        And the row before the change, where it is asked for.
+        """
         options, stream = SourceOptions.read(self.options), _StreamOptions.read(self.options)
         with options.client() as client:
             table = client.config.table
+            rows.schema_of(client.codec, old_rows=stream.old_rows)  # no name is taken
             stream.require_start(client.config.zone_uid)
         keys, fields = set(table.primary_key), spark_schema(table).fields
         if options.columns:
@@ -103,6 +112,7 @@ class ChangesDataSource(DataSource):  # type: ignore[misc]
                 *(StructField(f.name, f.dataType, f.name not in keys) for f in fields),
                 StructField(OPERATION, StringType(), nullable=False),
                 StructField(COMMIT_TIME, LongType(), nullable=False),
+                *([StructField(OLD, StructType(fields))] if stream.old_rows else []),
             ]
         )
 
@@ -206,8 +216,18 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
                 yield from self._snapshot(client, *partition.value)
                 return
             start, end = partition.value
-            for table in client.changes_between(start, end):
+            old_rows = self._stream.old_rows
+            for changes in client.changes_between(start, end, old_rows=old_rows):
+                table = changes
+                if old_rows:
+                    at, fields = table.schema.get_field_index(OLD), self._old_fields(client)
+                    table = table.set_column(at, OLD, _only(fields, table[OLD].combine_chunks()))
                 yield from table.select(list(self._columns)).to_batches()
+
+    def _old_fields(self, client: TableClient) -> list[Any]:
+        """Return the columns of the rows before changes: those that are read."""
+        schema = client.codec.arrow_schema
+        return [schema.field(name) for name in self._options.columns or schema.names]
 
     def _snapshot(self, client: TableClient, start: int, end: int, as_of: int) -> Iterator[Any]:
         for batch in client.stream_any(HashRange(start, end), as_of=as_of).rows:
@@ -215,6 +235,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
             columns[OPERATION] = pa.repeat(UPSERT, batch.num_rows)
             columns[COMMIT_TIME] = pa.repeat(pa.scalar(as_of, pa.int64()), batch.num_rows)
             own = {OPERATION: pa.string(), COMMIT_TIME: pa.int64()}
+            if self._stream.old_rows:
+                columns[OLD] = pa.nulls(batch.num_rows, pa.struct(self._old_fields(client)))
             keys = {*client.codec.key_schema.names, *own}
             fields = [
                 pa.field(name, columns[name].type, nullable=name not in keys)
@@ -225,12 +247,19 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
             )
 
 
+def _only(fields: list[Any], rows: Any) -> Any:
+    """Return structs with these fields alone."""
+    parts = [pc.struct_field(rows, field.name) for field in fields]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=rows.is_null())
+
+
 class _Planner:
     """What the driver knows of a feed: where it is, and where batches end."""
 
     def __init__(self, client: TableClient, columns: tuple[str, ...]) -> None:
         self._client = client
         self._columns = list(columns)
+        self._old_rows = OLD in columns
         self._uid = client.config.zone_uid
         self._feed: ChangeFeed | None = None
         self._at = ""
@@ -247,7 +276,7 @@ class _Planner:
 
     def begun(self, *, earliest: bool = False) -> str:
         """Return the token behind all that is acknowledged, or before all that is kept."""
-        with self._client.changes(earliest=earliest) as feed:
+        with self._client.changes(earliest=earliest, old_rows=self._old_rows) as feed:
             while (token := feed.token) is None:
                 feed.poll(NEWS_SECONDS)
             return token
@@ -323,7 +352,7 @@ class _Planner:
         """Return the feed that has told all up to a token, and nothing of what is behind it."""
         if self._feed is None or self._at != start:
             self._close_feed()
-            self._feed, self._at = self._client.changes(start), start
+            self._feed, self._at = self._client.changes(start, old_rows=self._old_rows), start
         return self._feed
 
     def _positions(self, token: str) -> bounds.Positions:

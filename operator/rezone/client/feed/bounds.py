@@ -92,6 +92,9 @@ def sizes_of(changes: Any) -> npt.NDArray[np.int64]:
 def _sizes(column: Any) -> Any:
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         return pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    if pa.types.is_struct(column.type):
+        fields = range(column.type.num_fields)
+        return sum(_sizes(pc.struct_field(column, [each])) for each in fields)
     return max(column.type.bit_width // 8, 1)
 
 

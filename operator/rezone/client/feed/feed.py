@@ -41,7 +41,8 @@ class ChangeBatch(NamedTuple):
 
     `changes` is a table: the columns of the zone's, null but for the key where a row was deleted,
     `_operation` ("upsert" or "delete"), `_commit_time` (microseconds since 1970), and the place in
-    the log that it was read from, `_partition` and `_offset`. Whoever goes on from `token` gets all
+    the log that it was read from, `_partition` and `_offset`; of a feed with old rows `_old`, a
+    struct of the zone's columns, null where there was no row. Whoever goes on from `token` gets all
     changes behind this batch, and only those; None before each range has a position. All changes of
     the zone with commit times up to `resolved_time` have come; 0 while that is not known.
     """
@@ -86,8 +87,11 @@ class ChangeFeed:
         *,
         clock: Callable[[], float],
         from_followers: bool,
+        old_rows: bool,
     ) -> None:
         self._zone = zone
+        self._old_rows = old_rows
+        self._empty = rows.schema_of(zone.codec, old_rows=old_rows).empty_table()
         self._dispatcher = dispatcher
         self._settings = settings
         self._positions = positions
@@ -128,8 +132,7 @@ class ChangeFeed:
                 if found := self._take(future):
                     return ChangeBatch(found, self.token, self.resolved_time)
             if not left or (begins and self._positions.have_begun):
-                empty = rows.schema_of(self._zone.codec).empty_table()
-                return ChangeBatch(empty, self.token, self.resolved_time)
+                return ChangeBatch(self._empty, self.token, self.resolved_time)
 
     def _answered(self, seconds: float) -> list["Future[ChangesFound]"]:
         """Wait for answers; the others stay where they are until the consumer wants more."""
@@ -178,6 +181,7 @@ class ChangeFeed:
             ranges=tuple(each.asked for each in asked),
             bytes_max=ANSWER_BYTES,
             timeout_ms=round(waits * 1000),
+            old_rows=self._old_rows,
         )
         for each in asked:
             each.in_flight = True
@@ -220,7 +224,8 @@ class ChangeFeed:
                 self._positions.gone(asked, self._dispatcher.placement)
             return
         if answer.rows:
-            found.append(rows.decoded(self._zone.codec, asked.partition, answer.rows))
+            codec, old_rows = self._zone.codec, self._old_rows
+            found.append(rows.decoded(codec, asked.partition, answer.rows, old_rows=old_rows))
         self._tries.succeeded(asked)
         self._positions.took(asked, answer)
 

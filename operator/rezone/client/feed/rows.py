@@ -14,6 +14,7 @@ OPERATION: Final = "_operation"
 COMMIT_TIME: Final = "_commit_time"
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
+OLD: Final = "_old"
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
@@ -25,39 +26,56 @@ _OWN: Final = (
 )
 
 
-def schema_of(codec: RowCodec) -> Any:
+def schema_of(codec: RowCodec, *, old_rows: bool = False) -> Any:
     """Return the schema of changes; ValueError when the table has a column of the same name."""
-    if taken := {field.name for field in _OWN} & set(codec.arrow_schema.names):
+    own = [*_OWN, pa.field(OLD, pa.struct(codec.arrow_schema))] if old_rows else _OWN
+    if taken := {field.name for field in own} & set(codec.arrow_schema.names):
         raise ValueError(f"the table's columns {sorted(taken)} are names that a change feed uses")
     keys = set(codec.key_schema.names)
     columns = [
         field if field.name in keys else field.with_nullable(nullable=True)
         for field in codec.arrow_schema
     ]
-    return pa.schema([*columns, *_OWN])
+    return pa.schema([*columns, *own])
 
 
-def decoded(codec: RowCodec, partition: PartitionId, data: bytes) -> Any:
+def decoded(codec: RowCodec, partition: PartitionId, data: bytes, *, old_rows: bool = False) -> Any:
     """Return a partition's changes as a record batch; CorruptionError when it is none."""
-    row_ids, ops, values, times, offsets = changes_from(data).columns
+    row_ids, ops, values, times, offsets, *old = changes_from(data, old_rows=old_rows).columns
     keys = keys_of(row_ids)
     upserts = pc.equal(ops, OPERATION_UPSERT)
     key_names = frozenset(codec.key_schema.names)
     columns = codec.decode_columns(keys, values, key_names)
-    there = codec.decode(keys.filter(upserts), values.filter(upserts))
-    # Where each row stands among those that are there; null for one that was deleted.
-    mask = upserts.to_numpy(zero_copy_only=False)
-    places = pa.array(np.cumsum(mask) - 1, pa.int64(), mask=~mask)
-    for name in there.schema.names:
-        if name not in key_names:
-            columns[name] = there.column(name).take(places)
+    there = _where(codec, keys, values, upserts)
+    columns |= {name: found for name, found in there.items() if name not in key_names}
     count = len(row_ids)
-    schema = schema_of(codec)
+    schema = schema_of(codec, old_rows=old_rows)
     own = [
         pc.if_else(upserts, pa.scalar(UPSERT), pa.scalar(DELETE)),
         times.cast(pa.int64()),
         pa.array(np.full(count, partition, np.int64)),
         offsets.cast(pa.int64()),
     ]
+    if old_rows:
+        own.append(_old(codec, keys, old[0]))
     rows = [columns[name] for name in codec.arrow_schema.names]
     return pa.RecordBatch.from_arrays([*rows, *own], schema=schema)
+
+
+def _where(codec: RowCodec, keys: Any, values: Any, there: Any) -> dict[str, Any]:
+    """Return the columns of the rows that are there, nulls in place of those that are not."""
+    rows = codec.decode(keys.filter(there), values.filter(there))
+    # Where each row stands among those that are there.
+    mask = there.to_numpy(zero_copy_only=False)
+    places = pa.array(np.cumsum(mask) - 1, pa.int64(), mask=~mask)
+    return {name: rows.column(name).take(places) for name in rows.schema.names}
+
+
+def _old(codec: RowCodec, keys: Any, values: Any) -> Any:
+    """Return the rows before changes as structs; null where there was none."""
+    there = values.is_valid()
+    columns = _where(codec, keys, values, there)
+    schema = codec.arrow_schema
+    return pa.StructArray.from_arrays(
+        [columns[name] for name in schema.names], fields=list(schema), mask=pc.invert(there)
+    )

@@ -16,6 +16,7 @@ from rezone.wire.errors import (
     ConflictError,
     FeedTruncatedError,
     ForbiddenError,
+    LimitExceededError,
     NotLeaderError,
     NotReadyError,
     RezoneError,
@@ -98,7 +99,8 @@ class Tries:
     def failed(self, asked: FollowedRange, address: str, error: RezoneError) -> int:
         """Note a refusal; return how many there were. Raise it when another try is in vain."""
         found, now = self._of(asked), self._clock()
-        if isinstance(error, ForbiddenError) or now - found.since > self._settings.timeout_seconds:
+        is_final = isinstance(error, ForbiddenError | LimitExceededError)
+        if is_final or now - found.since > self._settings.timeout_seconds:
             raise error
         found.attempts += 1
         if isinstance(error, FeedTruncatedError):

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from rezone.datanode.node.old_rows import RowsBefore, oldest_kept
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets, listening
@@ -57,6 +58,7 @@ class _State(NamedTuple):
 
     time: int
     committed: int
+    applied: int
     copies: int
     seal_time: int
     reshard_positions: tuple[ReshardPosition, ...]
@@ -73,6 +75,7 @@ def _state_of(replica: Replica, hashes: HashRange) -> _State:
     return _State(
         replica.positions.readable_time,
         replica.positions.committed,
+        replica.store.applied,
         replica.copies,
         seal.commit_time if seal is not None else 0,
         replica.store.applied_reshards(),
@@ -141,25 +144,28 @@ class ChangeSource:
         answers: list[RangeChanges] = []
         for hash_range in request.ranges:
             try:
-                answer = self._answer(hash_range, room)
+                answer = self._answer(hash_range, room, old_rows=request.old_rows)
             except RezoneError as error:
                 answer = RangeChanges(error=error.info())
             room -= len(answer.rows)
             answers.append(answer)
         return answers
 
-    def _answer(self, hash_range: AskedRange, room: int) -> RangeChanges:
+    def _answer(self, hash_range: AskedRange, room: int, *, old_rows: bool) -> RangeChanges:
         partition = self._find(hash_range.partition)
         hashes = _hashes_of(hash_range, partition)
         state = _state_of(partition, hashes)
         if hash_range.time is None:
-            return _begun(partition, state, earliest=hash_range.earliest)
+            return _begun(partition, state, hash_range, old_rows=old_rows)
         position = Position(hash_range.time, hash_range.given_by)
-        reading = Reading(hash_range.partition, hashes, position, state.reshard_positions)
+        before = RowsBefore(partition) if old_rows else None
+        reading = Reading(hash_range.partition, hashes, position, state.reshard_positions, before)
+        # What is not applied covers rows that nobody can read yet.
+        reach = min(state.committed, state.applied) if old_rows else state.committed
         if not reading.own:
             _require_resharded(partition, hash_range.given_by)
         try:
-            offset = _read(partition, hash_range, reading, state.committed, room)
+            offset = _read(partition, hash_range, reading, reach, room)
         except SnapshotExpiredError as error:
             oldest = int(error.details.get("log_time", state.time))
             raise truncated(hash_range.partition, hash_range.time, oldest) from error
@@ -167,17 +173,19 @@ class ChangeSource:
         if done:
             reading.end(max(state.time, state.seal_time))
         _require_same_log(partition, state)
+        if before is not None:
+            before.require_kept(hash_range)
         return RangeChanges(
             rows=reading.rows(),
             time=reading.position.time,
             offset=offset,
             own=reading.own,
             ended=done and state.seal_time > 0,
-            more=not done,
+            more=offset < reach,
         )
 
 
-def _begun(replica: Replica, state: _State, *, earliest: bool) -> RangeChanges:
+def _begun(replica: Replica, state: _State, asked: AskedRange, *, old_rows: bool) -> RangeChanges:
     """Begin to follow: whatever is acknowledged from now on is later than what reads see now.
 
     Where in the log that is stays open: more may be committed than is applied. The earliest ones
@@ -185,25 +193,24 @@ def _begun(replica: Replica, state: _State, *, earliest: bool) -> RangeChanges:
     """
     if not state.time:
         raise _not_ready(replica)
-    if earliest:
+    if asked.earliest:
         pulled = (each.commit_time for each in state.reshard_positions if each.sealed_at)
-        return RangeChanges(time=max(replica.store.log_start_time, *pulled, 0), own=True)
+        kept = oldest_kept(replica) if old_rows else 0
+        return RangeChanges(time=max(replica.store.log_start_time, *pulled, kept), own=True)
     return RangeChanges(time=state.time, own=True)
 
 
-def _read(
-    replica: Replica, hash_range: AskedRange, reading: Reading, committed: int, room: int
-) -> int:
-    """Read the log on for a range; return up to where it was read."""
+def _read(replica: Replica, hash_range: AskedRange, reading: Reading, reach: int, room: int) -> int:
+    """Read the log on for a range, up to `reach` at most; return up to where it was read."""
     assert hash_range.time is not None  # noqa: S101 - the caller has seen to it
     store, offset = replica.store, hash_range.offset
     if offset is None or offset < store.log_start:
         offset = store.offset_after(hash_range.time)
     for _ in range(_READS_MAX):
-        if offset >= committed or reading.bytes >= room:
+        if offset >= reach or reading.bytes >= room:
             break
         for each in iter_entries(store.read(offset, _READ_BYTES)):
-            if each.header.end_offset > committed or reading.bytes >= room:
+            if each.header.end_offset > reach or reading.bytes >= room:
                 break
             reading.take(each)
             offset = each.header.end_offset

@@ -20,11 +20,15 @@ CHANGES_SCHEMA: Final = pa.schema(
 )
 """The operation, the encoded row (empty for a delete), its commit time, its offset in the log."""
 
+OLD_ROWS_SCHEMA: Final = CHANGES_SCHEMA.append(pa.field("old", pa.binary()))
+"""The encoded row before the change, too; null where there was none."""
 
-def changes_from(data: bytes) -> Any:
+
+def changes_from(data: bytes, *, old_rows: bool = False) -> Any:
     """Return the batch in a record batch message; CorruptionError when it is none."""
+    schema = OLD_ROWS_SCHEMA if old_rows else CHANGES_SCHEMA
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), CHANGES_SCHEMA)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
         batch.validate(full=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptionError(f"not a batch of changes: {error}") from error

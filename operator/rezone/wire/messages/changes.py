@@ -32,18 +32,21 @@ class FollowChanges(Message, frozen=True):
     """Ask a node for the next changes of ranges; answered when there are some, or in time.
 
     Any replica answers with what it knows to be committed, about `bytes_max` for all ranges.
+    `old_rows`: with the row before each change.
     """
 
     ranges: tuple[AskedRange, ...]
     bytes_max: Count = 1 << 20
     timeout_ms: Count = 0
+    old_rows: bool = False
     trace: TraceContext | None = None
 
 
 class RangeChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The next changes of one range, in the order of the request.
 
-    `rows` is one Arrow IPC record batch message (`wire.codec.changes`), empty without changes. All
+    `rows` is one Arrow IPC record batch message (`wire.codec.changes`), empty without changes, of
+    the schema that fits what was asked. All
     changes of the range up to `time` have come by then, whoever is asked for more. `own`: those
     that follow are this partition's own, and none that it pulls. `ended`: the partition is
     sealed, and those that follow are of the next layout. `more`: the answer had an end before the
