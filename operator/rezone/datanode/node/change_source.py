@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rezone.datanode.node.old_rows import RowsBefore, oldest_kept
+from rezone.datanode.node.old_rows import RowsBefore, earliest_begin
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets, listening
@@ -195,7 +195,7 @@ def _begun(replica: Replica, state: _State, asked: AskedRange, *, old_rows: bool
         raise _not_ready(replica)
     if asked.earliest:
         pulled = (each.commit_time for each in state.reshard_positions if each.sealed_at)
-        kept = oldest_kept(replica) if old_rows else 0
+        kept = earliest_begin(replica) if old_rows else 0
         return RangeChanges(time=max(replica.store.log_start_time, *pulled, kept), own=True)
     return RangeChanges(time=state.time, own=True)
 

@@ -16,6 +16,7 @@ OLD_BYTES_MAX = 40 << 20
 """The rows before the changes of one commit have so many bytes at most: they come in one answer."""
 
 _SLICE_KEYS = 64
+_BEGINS_LATER_SHARE = 0.1
 
 
 class RowsBefore:
@@ -63,11 +64,20 @@ class RowsBefore:
                 "the changes since then (TableClient.changes_from_snapshot)",
                 partition=asked.partition,
                 time=asked.time or 0,
-                oldest=oldest_kept(self._replica),
+                oldest=_oldest_kept(self._replica),
             ) from error
 
 
-def oldest_kept(replica: Replica) -> int:
-    """Return the earliest position from which the rows before all changes are kept, for now."""
+def earliest_begin(replica: Replica) -> int:
+    """Return where to begin with all changes whose rows before are kept.
+
+    Later than the earliest by a share of the retention: that one would be too old when it is read.
+    NotReadyError while the node does not know the time.
+    """
     replica.clock.require()
+    return max(0, _oldest_kept(replica) + int(retention_micros(replica) * _BEGINS_LATER_SHARE))
+
+
+def _oldest_kept(replica: Replica) -> int:
+    """Return the earliest position from which the rows before all changes are kept, for now."""
     return max(0, replica.clock.highest - retention_micros(replica))
