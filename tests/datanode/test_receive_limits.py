@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from e2e.data_node_start import ANYWHERE, start_of
 from replica_cluster import OPERATOR
 
-from rezone.cli.run import data_node
 from rezone.wire.transport import receive_limits
 
 METRIC = "rezone_data_node_receive_limits"
@@ -42,12 +40,36 @@ extern "C" const char* rezone_limits_version() { return "1.2.3"; }
 """
 
 
+COMMANDS = {
+    "module": "import runpy; runpy.run_module('rezone.datanode', run_name='__main__')",
+    "command": "from rezone.cli.main import main; main()",
+}
+
+
+def ended_with(library: Path, start: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Start a data node's process that finds this library, and return how it has ended."""
+    found = (
+        "import pathlib; from rezone.wire.transport import receive_limits; "
+        f"receive_limits.library_path = lambda: pathlib.Path({str(library)!r}); "
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REZONE_")}
+    return subprocess.run(
+        [sys.executable, "-c", found + start, *words],
+        env={**environment, "PYTHONPATH": str(OPERATOR)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 @pytest.mark.proves("TR-03")
+@pytest.mark.parametrize("start", COMMANDS)
 @pytest.mark.parametrize("library", ["of another pyarrow", "no library"])
 def test_a_library_of_another_pyarrow_is_not_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+    tmp_path: Path, library: str, start: str
 ) -> None:
-    """Asserts that a data node ends with code 2, and says what to do, before anything is called.
+    """Asserts that a data node ends with code 2, and one line that says what to do.
 
     It stays in pyarrow's folder when pyarrow is replaced. Loaded, it would write into classes that
     are not as they were, or end the process without a word.
@@ -60,12 +82,12 @@ def test_a_library_of_another_pyarrow_is_not_loaded(
             pytest.skip("g++ is missing")
         made = [compiler, "-x", "c++", "-", "-shared", "-fPIC", "-o", str(path)]
         subprocess.run(made, input=OF_ANOTHER, text=True, check=True)
-    monkeypatch.setattr(receive_limits, "library_path", lambda: path)
-    monkeypatch.delitem(sys.modules, "pyarrow._flight", raising=False)
-    words = ["--node-id=0", f"--data-dir={tmp_path}", *ANYWHERE]
-    ended = CliRunner().invoke(data_node, words)
-    assert ended.exit_code == 2
-    assert f"for pyarrow {'1.2.3' if library == 'of another pyarrow' else 'an unknown'}" in (
-        ended.output
-    )
-    assert "operator/native/build.sh" in ended.output
+    words = ["data-node"] if start == "command" else []
+    options = ["--node-id=0", f"--data-dir={tmp_path}", "--listen=127.0.0.1:0"]
+    options.append("--health=127.0.0.1:0" if start == "command" else "--health-port=0")
+    ended = ended_with(path, COMMANDS[start], [*words, *options])
+    assert ended.returncode == 2, ended
+    (told,) = ended.stderr.splitlines()
+    version = "1.2.3" if library == "of another pyarrow" else "an unknown"
+    assert told.startswith(f"rezone data-node: {path} is for pyarrow {version}")
+    assert "operator/native/build.sh" in told

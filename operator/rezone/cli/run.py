@@ -29,10 +29,7 @@ def data_node(node_id: int, zone: str, data_dir: Path, listen: str, health: str)
     """Run one data node until it is told to end (SIGTERM)."""
     from rezone.wire.transport import receive_limits  # noqa: PLC0415 - see cli.main
 
-    try:
-        receive_limits.load()
-    except receive_limits.ReceiveLimitsError as error:
-        raise click.UsageError(str(error)) from error
+    receive_limits.load_or_end()
     from rezone.datanode.process import run  # noqa: PLC0415 - brings Flight, after its limits
 
     structlog.contextvars.bind_contextvars(zone=zone)

@@ -4,7 +4,7 @@ import sys
 
 from rezone.wire.transport import receive_limits
 
-receive_limits.load()
+receive_limits.load_or_end()
 
 from rezone.datanode.process import main  # noqa: E402 - brings Flight, before which limits must be
 

@@ -33,12 +33,10 @@ from rezone.storage.snapshot.checkpoints import CheckpointLimits
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.transport.callers import raise_limit
 from rezone.wire.transport.flight import NodeClient
-from rezone.wire.transport.receive_limits import LIBRARY, ReceiveLimitsError, are_kept
+from rezone.wire.transport.receive_limits import EXIT_USAGE, LIBRARY, ReceiveLimitsError, are_kept
 from rezone.wire.transport.tls import tls_from_environment
 
 _log = structlog.get_logger(__name__)
-
-EXIT_USAGE = 2
 
 SWITCH_INTERVAL_SECONDS = 0.0002
 """Python's default of 5 ms would let one busy thread delay every frame by as much."""

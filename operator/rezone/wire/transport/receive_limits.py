@@ -4,7 +4,8 @@ A library of `operator/native`, built beside pyarrow's own, has gRPC unpack no g
 messages and take few calls of a connection at a time, and bounds what compressed record batches are
 unpacked to (decision 503). It has to be there before Flight is.
 
-Concurrency: `load` belongs to the main thread, before others begin; the rest is safe from any.
+Concurrency: `load` and `load_or_end` belong to the main thread, before others begin; the rest is
+safe from any.
 """
 
 import ctypes
@@ -27,11 +28,22 @@ CALLS_MAX: Final = 128
 UNPACKED_BYTES_MAX: Final = 64 << 20
 """Of all compressed record batches together; Rezone sends none."""
 
+EXIT_USAGE: Final = 2
+
 _KEPT = 1
 
 
 class ReceiveLimitsError(Exception):
     """The library is of another pyarrow, or cannot be loaded, or was loaded after Flight."""
+
+
+def load_or_end() -> None:
+    """Have the servers of this process keep limits, as `load`, or end it: one line, and code 2."""
+    try:
+        load()
+    except ReceiveLimitsError as error:
+        sys.stderr.write(f"rezone data-node: {error}\n")
+        raise SystemExit(EXIT_USAGE) from error
 
 
 def load() -> bool:
