@@ -1,6 +1,7 @@
 """The web page of `rezone console`: zones, their partitions, and what moves.
 
 server      the process: loopback only, one link with a key
+protocol    HTTP with a deadline for each request
 app         routes of the pages, and what they answer
 guard       who may ask: Host, session, origin, form token, headers
 events      live updates: bounded streams of the sections that have changed

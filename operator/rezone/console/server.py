@@ -7,6 +7,7 @@ from typing import Final
 import uvicorn
 
 from rezone.console.app import Console
+from rezone.console.protocol import DeadlineProtocol
 
 ADDRESS: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 128
@@ -30,7 +31,7 @@ class ConsoleServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 console.app(),
-                http="h11",
+                http=DeadlineProtocol,
                 ws="none",
                 lifespan="off",
                 log_level="warning",
