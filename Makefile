@@ -126,7 +126,7 @@ env: .venv/.complete ## Make the Python environment from the lock file
 	@touch $@
 
 fuzz: env ## Give hostile bytes to every parser of bytes from outside, for long
-	REZONE_FUZZ_EXAMPLES=$${EXAMPLES:-100000} .venv/bin/pytest tests/storage/test_hostile_bytes.py tests/kube/test_hostile_texts.py --timeout=0
+	REZONE_FUZZ_EXAMPLES=$${EXAMPLES:-100000} .venv/bin/pytest tests/hostile tests/storage/test_hostile_bytes.py --timeout=0
 
 test-tools: ## Install what only tests need, a browser and g++, where this user can
 	@bash hack/prerequisites.sh tests

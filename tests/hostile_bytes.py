@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 EXAMPLES = int(os.environ.get("REZONE_FUZZ_EXAMPLES", "100"))
@@ -45,4 +50,50 @@ def changed(draw: st.DrawFn, samples: list[bytes]) -> bytes:
 
 def hostile(*samples: bytes) -> st.SearchStrategy[bytes]:
     """Return bytes of any kind, most of them near to good ones."""
-    return changed(list(samples)) | st.binary(max_size=200)
+    any_bytes = st.binary(max_size=200)
+    return changed(list(samples)) | any_bytes if samples else any_bytes
+
+
+class Parser(NamedTuple):
+    """What reads outside bytes: good ones, and the exceptions by which it refuses all others.
+
+    `faults` are bytes that were a fault of ours once.
+    """
+
+    read: Callable[[bytes], object]
+    samples: tuple[bytes, ...]
+    refusals: tuple[type[Exception], ...]
+    faults: tuple[bytes, ...] = ()
+
+    def fuzz(self) -> None:
+        """Give it changed bytes; raises what is no refusal."""
+
+        @fuzzed
+        @given(hostile(*self.samples))
+        def refuse(data: bytes) -> None:
+            with suppress(*self.refusals):
+                self.read(data)
+
+        for each in self.faults:
+            with suppress(*self.refusals):
+                self.read(each)
+        refuse()
+
+
+def entered(parsers: Iterable[Parser]) -> set[CodeType]:
+    """Return the functions that are entered while parsers read what is good."""
+    found: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            found.add(frame.f_code)
+
+    for parser in parsers:
+        for sample in parser.samples:
+            before = sys.getprofile()
+            sys.setprofile(note)
+            try:
+                parser.read(sample)
+            finally:
+                sys.setprofile(before)
+    return found

@@ -16,7 +16,6 @@ from rezone.datanode.scheduling.on_way import OnWay
 from rezone.datanode.scheduling.unread import Peer
 from rezone.datanode.service.guard import Guard
 from rezone.datanode.service.intake import Intake
-from rezone.storage.log import entry
 from rezone.wire.codec import bodies
 
 
@@ -46,8 +45,7 @@ WITHOUT: dict[Any, dict[str, Any]] = {
     Peer: {"sends": nothing, "trusted": True},
     Intake: {"taken": lambda *_: nothing, "count": nobody},
     SentFrames: {"sent": nothing, "asked": nothing, "granted": nothing, "read": nothing},
-    bodies: {"is_compressed": never},
-    entry: {"is_compressed": never},
+    bodies: {"is_compressed": never, "require_valid": nothing},
 }
 
 if __name__ == "__main__":

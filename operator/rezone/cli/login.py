@@ -148,16 +148,25 @@ def files_of(chain: bytes, key: ec.EllipticCurvePrivateKey) -> TlsFiles:
     return TlsFiles.parse(authorities, first + end, key_pem(key))
 
 
+def certificate_in(status: Manifest) -> bytes:
+    """Return what was signed, nothing as long as there is none; LoginError when it was refused."""
+    if certificate := status.get("certificate"):
+        try:
+            return base64.b64decode(certificate, validate=True)
+        except ValueError as error:
+            raise LoginError(f"the answer is no certificate: {error}") from error
+    for condition in status.get("conditions") or ():
+        if condition.get("type") in ("Denied", "Failed"):
+            raise LoginError(f"refused: {condition.get('message', '')}")
+    return b""
+
+
 async def _answer(kube: Kube, name: str) -> bytes:
     while True:
         try:
             found = await kube.get(CertificateRequest, "", name)
         except MissingError as error:
             raise LoginError(f"CertificateSigningRequest {name} was deleted") from error
-        status = found.get("status", {})
-        if certificate := status.get("certificate"):
-            return base64.b64decode(certificate)
-        for condition in status.get("conditions", ()):
-            if condition["type"] in ("Denied", "Failed"):
-                raise LoginError(f"refused: {condition['message']}")
+        if certificate := certificate_in(found.get("status") or {}):
+            return certificate
         await asyncio.sleep(LOOK_SECONDS)

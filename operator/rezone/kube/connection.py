@@ -163,11 +163,7 @@ class Connection:
             raise UnansweredError(f"no answer: {error!r}") from error
         if answer.status >= FAILURE_FROM:
             raise _refused(answer, payload)
-        try:
-            parsed: Json = json.loads(payload)
-        except ValueError as error:
-            raise UnansweredError("the answer is no JSON") from error
-        return parsed
+        return parsed(payload)
 
     async def lines(
         self, path: str, query: Mapping[str, str], *, silence_seconds: float
@@ -183,7 +179,7 @@ class Connection:
                 if answer.status >= FAILURE_FROM:
                     raise _refused(answer, await answer.read())
                 async for line in _lines(answer.content):
-                    yield json.loads(line)
+                    yield parsed(line)
             finally:
                 answer.close()
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
@@ -326,13 +322,22 @@ async def _never_repeat_a_write(
         raise aiohttp.ClientError(repr(error)) from error
 
 
+def parsed(payload: bytes) -> Json:
+    """Return the JSON of an answer; UnansweredError when it is none, or deeper than Python goes."""
+    try:
+        found: Json = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise UnansweredError(f"the answer is no JSON: {type(error).__name__}") from error
+    return found
+
+
 def _refused(answer: aiohttp.ClientResponse, payload: bytes) -> RefusedError:
     reason, message = "", payload[:MESSAGE_CHARS_MAX].decode(errors="replace")
     try:
         status = json.loads(payload)
         reason = str(status.get("reason") or "")
         message = str(status.get("message") or message)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass  # a proxy's page
     header = answer.headers.get("Retry-After", "")
     return RefusedError(answer.status, reason, message, header)

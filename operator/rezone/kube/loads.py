@@ -21,6 +21,7 @@ from rezone.kube.errors import ForbiddenError, KubeError
 from rezone.kube.kinds import Pod
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeState
+from rezone.wire.errors import UNREADABLE
 from rezone.wire.messages import NodeId
 from rezone.wire.messages.loads import ClientLoad
 
@@ -144,7 +145,7 @@ def load_of(content: bytes) -> ClientLoad:
     """Return what a data node has answered. Raises ValueError when it is none of that."""
     try:
         return msgspec.json.decode(content, type=ClientLoad)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"its answer cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError("its answer cannot be read") from error

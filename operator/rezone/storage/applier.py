@@ -46,6 +46,7 @@ from rezone.storage.reshard.reshard_table import ReshardTable
 from rezone.storage.snapshot.columns import engine_pairs, slices_of_versions
 from rezone.storage.snapshot.snapshot import Snapshots
 from rezone.storage.state.producers import ProducerTable
+from rezone.storage.state.records import unpacked
 from rezone.storage.state.seal import LogSeal
 from rezone.storage.transactions.intents import owner_of
 from rezone.storage.transactions.transactions import TransactionTable
@@ -73,7 +74,7 @@ class AppliedState(NamedTuple):
     def load(cls, state: dict[bytes, bytes]) -> "AppliedState":
         """Return what the engine's named state says."""
         record = state.get(_STATE_NAME)
-        return cls(*_STATE.unpack(record)) if record else cls(0, 0, 0)
+        return cls(*unpacked(_STATE, record)) if record else cls(0, 0, 0)
 
     def record(self) -> dict[bytes, bytes | None]:
         """Return the named state for the engine."""

@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 import msgspec
 import pyarrow as pa
 
+from rezone.wire.codec.bodies import from_message
 from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import NotLeaderError, NotReadyError, RezoneError
 from rezone.wire.messages import (
@@ -76,7 +77,7 @@ class _Unit:
     def request(self, hash_range: BackfillRange, came: BackfillVersions) -> IngestVersions:
         """Take a chunk into account; return what every replica is sent of it."""
         after, self.reached, self.end = self.reached, came.reached, came.end
-        self.rows += pa.ipc.read_record_batch(pa.py_buffer(came.versions), _SCHEMA).num_rows
+        self.rows += from_message(came.versions, _SCHEMA).num_rows
         self.bytes += len(came.versions)
         return IngestVersions(
             target=hash_range.target,

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rezone.transfer.bulk.digests import RangeDigests, RowDigests, hashes_of
-from rezone.transfer.bulk.directory import HIDDEN, Directory
+from rezone.transfer.bulk.directory import HIDDEN, Directory, note_in
 from rezone.transfer.bulk.exported import (
     MANIFEST,
     PARTS_MAX,
@@ -64,7 +64,7 @@ def export(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]
         check_table(given.iceberg, config.zone_uid)
     done = directory.noted(MANIFEST)
     if done is not None:
-        manifest = msgspec.json.decode(done, type=ExportManifest)
+        manifest = note_in(done, ExportManifest)
         _check(manifest, config, given)
     else:
         plan = _planned(given, directory, options, config, given.parts or max(partitions, 8))
@@ -106,7 +106,7 @@ def _planned(
         plan = ExportPlan(config.zone, config.zone_uid, as_of, config.table, parts)
         directory.note(PLAN, msgspec.json.encode(plan))
         content = directory.noted(PLAN) or b""  # of who was later, where two began
-    plan = msgspec.json.decode(content, type=ExportPlan)
+    plan = note_in(content, ExportPlan)
     _check(plan, config, given)
     return plan
 
@@ -160,7 +160,7 @@ def _parts_done(directory: Directory, plan: ExportPlan) -> Iterator[ExportedPart
     for index in range(plan.parts):
         content = directory.noted(_receipt(part_name(index, plan)))
         if content is not None:
-            part = msgspec.json.decode(content, type=ExportedPart)
+            part = note_in(content, ExportedPart)
             if directory.size(part.name) == part.file_bytes:
                 yield part
 

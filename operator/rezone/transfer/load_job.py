@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 import xxhash
 
-from rezone.transfer.bulk.directory import Directory
+from rezone.transfer.bulk.directory import Directory, note_in
 from rezone.transfer.bulk.fitting import fitting
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.progress import Counted, Phase, unit
@@ -140,12 +140,12 @@ def _noted_layouts(state: Directory, load_id: str, serving: tuple[Layout, ...]) 
     for file in state.found(folder):
         content = state.noted(file.name)
         if content is not None:
-            yield msgspec.json.decode(content, type=Layout)
+            yield note_in(content, Layout)
 
 
 def _loaded(state: Directory, load_id: str, index: int) -> LoadedUnit | None:
     content = state.noted(_note(load_id, index))
-    return msgspec.json.decode(content, type=LoadedUnit) if content is not None else None
+    return note_in(content, LoadedUnit) if content is not None else None
 
 
 def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:

@@ -10,6 +10,7 @@ import msgspec
 
 from rezone.client import Filter, TableClient
 from rezone.wire.codec.filters import FilterTerms
+from rezone.wire.errors import UNREADABLE
 from rezone.wire.transport.tls import TlsDirectory
 
 COUNT_MAX = (1 << 63) - 1
@@ -91,7 +92,7 @@ def decode_filter(text: str) -> Filter:
     try:
         data = base64.b64decode(text, validate=True)
         return Filter(msgspec.msgpack.decode(data, type=FilterTerms))
-    except (binascii.Error, msgspec.MsgspecError) as error:
+    except (binascii.Error, *UNREADABLE) as error:
         raise ValueError(f'option "filter" is none that `read_table` has made: {error}') from error
 
 

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from rezone.transfer.bulk.directory import note_in
 from rezone.transfer.options import SourceOptions
 from rezone.transfer.staging import Staging
 from rezone.transfer.submitting import SequencedRows, acknowledged
@@ -167,7 +168,7 @@ def _noted(staging: Staging, batch_id: int, digest: str) -> _Noted:
     content = staging.noted(_note(batch_id))
     if content is None:
         return _Noted(digest, done=False)
-    noted = msgspec.json.decode(content, type=_Noted)
+    noted = note_in(content, _Noted)
     if noted.digest != digest:
         raise BatchChangedError(
             f"batch {batch_id} of the query was begun with other rows than it has now: its source "

@@ -48,7 +48,9 @@ class Staging:
             self._files.open_input_stream(self._path(name)) as file,
             pa.ipc.open_stream(file) as stream,
         ):
-            yield from stream
+            for batch in stream:
+                batch.validate(full=True)
+                yield batch
 
     def note(self, name: str, content: bytes) -> None:
         """Write a small file whole: who dies in it leaves the one before."""

@@ -23,12 +23,13 @@ import msgspec
 
 from rezone.transfer.bulk import comparing
 from rezone.transfer.bulk.digests import RangeDigests
-from rezone.transfer.bulk.directory import Directory, split_name
+from rezone.transfer.bulk.directory import Directory, note_in, split_name
 from rezone.transfer.bulk.exported import manifest_of
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.sides import ParquetSide, Side, ZoneSide, check_tables, now_of
 from rezone.transfer.bulk.units import Runner
 from rezone.wire.codec.schema import TableSchema
+from rezone.wire.ranges import Count
 
 RANGES = 4096
 LISTED_MAX = 100
@@ -40,9 +41,9 @@ class SavedDigests(msgspec.Struct, rename="camel"):
 
     zone: str
     zone_uid: str
-    as_of: int
+    as_of: Count
     table: TableSchema
-    digests: list[tuple[int, str]]
+    digests: list[tuple[Count, str]]
 
 
 class Other(msgspec.Struct):
@@ -129,7 +130,7 @@ def _saved(uri: str) -> SavedDigests:
     content = Directory(folder).noted(name)
     if content is None:
         raise ValueError(f"{uri} is not there")
-    return msgspec.json.decode(content, type=SavedDigests)
+    return note_in(content, SavedDigests)
 
 
 def _save(uri: str, digests: SavedDigests) -> None:

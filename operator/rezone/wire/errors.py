@@ -28,11 +28,14 @@ RezoneError
   ForbiddenError            the caller's certificate is not good for this (B-12)
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from rezone.wire.ranges import Integer
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of bytes that are not what they should be."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,7 +56,7 @@ class RezoneError(Exception):
     code: ClassVar[str] = "Internal"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, **details: str | int) -> None:
+    def __init__(self, message: str, /, **details: str | int) -> None:
         super().__init__(message)
         self.message = message
         self.details = details

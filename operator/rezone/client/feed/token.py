@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rezone.wire.codec.keyspace import HASH_SPACE, PARTITIONS_MAX
+from rezone.wire.errors import UNREADABLE
 from rezone.wire.messages import NOBODY_GAVE
 from rezone.wire.ranges import CountOrNone
 
@@ -99,5 +100,5 @@ def _content_of(token: str) -> _Content:
         raise FeedTokenError("the token's checksum does not match")
     try:
         return msgspec.msgpack.decode(body, type=_Content)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise FeedTokenError(f"the token cannot be read: {error}") from error

@@ -26,7 +26,13 @@ from rezone.wire import messages
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.keyspace import hash_in
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import NotLeaderError, NotReadyError, ReshardedError, RezoneError
+from rezone.wire.errors import (
+    CorruptionError,
+    NotLeaderError,
+    NotReadyError,
+    ReshardedError,
+    RezoneError,
+)
 from rezone.wire.layouts import HashRange, Segment
 from rezone.wire.messages import (
     IndexTicket,
@@ -263,7 +269,7 @@ class Walk:
             try:
                 for chunk in chunks:
                     if chunk.app_metadata is not None:
-                        self._told(messages.decode(memoryview(chunk.app_metadata)), ticket)
+                        self._told(_message_in(chunk.app_metadata), ticket)
                     if chunk.data is not None and chunk.data.num_rows:
                         asking.rows += chunk.data.num_rows
                         yield chunk.data
@@ -280,7 +286,8 @@ class Walk:
                 self._rest = dataclasses.replace(self._rest, hashes=hashes)
             self._went_well()
             return
-        assert isinstance(told, RowsAsOf)  # noqa: S101 - the node answers in kind
+        if not isinstance(told, RowsAsOf):
+            raise CorruptionError(f"the node has answered {type(told).__name__} beside rows")
         self._rest = dataclasses.replace(self._rest, as_of=told.as_of)
 
     def came_to(self, row_id: bytes) -> None:
@@ -317,6 +324,14 @@ class Walk:
         self._attempt += 1
         self._refused.clear()
         self._streams.learn(partition, error, self._attempt)
+
+
+def _message_in(metadata: Any) -> messages.Message:
+    """Return what came beside rows; CorruptionError when it is no message."""
+    try:
+        return messages.decode(memoryview(metadata))
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"what came beside rows cannot be read: {error}") from error
 
 
 def _last_row_id(codec: RowCodec, batch: Any) -> bytes:

@@ -146,7 +146,10 @@ class RouteCache:
             return False
         if placement.is_over(partition):
             return True
-        told = msgspec.convert(error.details, _Layouts)
+        try:
+            told = msgspec.convert(error.details, _Layouts)
+        except msgspec.ValidationError:  # of a node that does not keep to the protocol
+            return False
         if told.generation != config.generation:
             return False
         if told.next_partitions:

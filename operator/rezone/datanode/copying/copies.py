@@ -46,10 +46,13 @@ from rezone.storage.copies.bulk import BulkLoader
 from rezone.storage.copies.fileload import FileLoader
 from rezone.storage.copies.incoming import Loader
 from rezone.storage.snapshot.checkpoints import FileSnapshot
+from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.snapshot.snapshot import BatchMark, SnapshotSource
 from rezone.storage.snapshot.throttle import Throttle
 from rezone.wire import messages
+from rezone.wire.codec.bodies import require_valid
 from rezone.wire.copying.copy import Relay, copy_partition
+from rezone.wire.copying.ticket import FILES_SCHEMA
 from rezone.wire.errors import CorruptionError, NoSpaceError, RezoneError
 from rezone.wire.messages import (
     CopyFailure,
@@ -147,9 +150,11 @@ class Receiver:
 
     def _write(self, batch: Any, message: messages.Message | None) -> None:
         if isinstance(message, SnapshotBatch) and isinstance(self._loader, BulkLoader):
+            require_valid(batch, VERSIONS_SCHEMA)
             mark = BatchMark(early=message.early, last_row_id=message.last_row_id)
             self._loader.write(batch, mark)
         elif isinstance(message, FileChunk) and isinstance(self._loader, FileLoader):
+            require_valid(batch, FILES_SCHEMA)
             self._loader.write(batch, message)
 
     def abort(self, error: str, failure: CopyFailure) -> None:

@@ -17,8 +17,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-import pyarrow as pa
-
 from rezone.datanode.resharding.reshard_streams import ReshardStreams
 from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.state.replica_state import ReplicaState
@@ -27,11 +25,10 @@ from rezone.storage.copies.range_ingest import check_versions
 from rezone.storage.reshard.reshard_entries import IngestMark
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.wire import layouts
-from rezone.wire.codec.ipc_header import is_compressed
+from rezone.wire.codec.bodies import from_message
 from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.errors import (
     ConflictError,
-    InvalidRowError,
     LimitExceededError,
     NotReadyError,
     RezoneError,
@@ -64,7 +61,6 @@ _WEIGHT: Final = 2.0
 
 The network, the disk and the engine's own threads do the rest: as for a copy of rows that is sent.
 """
-_BATCH_PREFIX_BYTES: Final = 8
 
 
 class Ingesting:
@@ -121,7 +117,7 @@ class Ingesting:
             )
         replica, mark = self._find(request.target), _mark_of(request)
         hashes = _require_open(replica, request)
-        batch = _batch_of(request.versions)
+        batch = from_message(request.versions, VERSIONS_SCHEMA)
         check_versions(batch, hashes, request.after, mark)
         if not self._turns.acquire(timeout=_TURN_SECONDS):
             raise NotReadyError("other rows are being ingested here; retry")
@@ -160,15 +156,3 @@ def _require_open(replica: ReplicaState, request: IngestVersions) -> HashRange:
 
 def _mark_of(request: IngestVersions | CommitIngested) -> IngestMark:
     return IngestMark(request.source, request.begun, request.reached, request.end)
-
-
-def _batch_of(versions: bytes) -> pa.RecordBatch:
-    """Return the batch of an IPC message; InvalidRowError when it is none."""
-    try:
-        if is_compressed(memoryview(versions)[_BATCH_PREFIX_BYTES:]):
-            raise InvalidRowError("the versions are compressed; send them as they are")
-        batch = pa.ipc.read_record_batch(pa.py_buffer(versions), VERSIONS_SCHEMA)
-        batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-        raise InvalidRowError(f"the versions are no Arrow record batch: {error}") from error
-    return batch

@@ -60,8 +60,10 @@ from rezone.storage.reshard.reshard_entries import (
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.store import PartitionStore
 from rezone.wire import layouts
+from rezone.wire.codec.bodies import from_message
 from rezone.wire.errors import (
     ConflictError,
+    InvalidRowError,
     NotLeaderError,
     NotReadyError,
     RezoneError,
@@ -96,6 +98,7 @@ CLAIM_SECONDS: Final = 10.0
 """How long a leader backfills nothing by itself once a job reserved a range, or claimed rows."""
 
 _NO_ROWS: Final = rows_batch([], [], [])
+_KINDS: Final = frozenset(EntryKind)
 
 
 class BackfillWork:
@@ -241,8 +244,11 @@ class ReshardStream:
             self._append(begin, backfills=True)
 
     def backfilled_with(self, request: ReshardBackfill, reply: BackfillVersions) -> None:
-        """Append the versions that were asked for, unless that was in another leadership."""
-        batch = pa.ipc.read_record_batch(pa.py_buffer(reply.versions), VERSIONS_SCHEMA)
+        """Append the versions that were asked for, unless that was in another leadership.
+
+        InvalidRowError when they are none.
+        """
+        batch = from_message(reply.versions, VERSIONS_SCHEMA)
         self._backfill(batch, Backfilled(request.after, reply.reached, batch.num_rows, reply.end))
 
     @entry
@@ -448,7 +454,10 @@ def _nothing_until(position: ReshardPosition, reached: ReshardPosition) -> Range
 
 
 def _range_entry(entry: CatchUpEntry) -> RangeEntry:
-    rows = pa.ipc.read_record_batch(pa.py_buffer(entry.rows), ROWS_SCHEMA)
+    """Return an entry of another log; InvalidRowError when it is none."""
+    if entry.kind not in _KINDS:
+        raise InvalidRowError(f"{entry.kind} is no kind of entry")
+    rows = from_message(entry.rows, ROWS_SCHEMA)
     batch = ProducerBatch(
         entry.producer_id,
         entry.sequence,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from rezone.wire.codec.keyspace import PARTITIONS_MAX
+from rezone.wire.errors import UNREADABLE
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import LeaderAndIsr, PartitionId
 
@@ -62,7 +63,7 @@ def decode_record(text: str) -> LeaderAndIsr:
     """
     try:
         record = msgspec.json.decode(text, type=LeaderAndIsr)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RouteShardError(f"not a route record: {error}") from error
     if not 1 <= record.version <= RECORD_VERSION:
         raise RouteShardError(

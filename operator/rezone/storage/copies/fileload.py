@@ -83,10 +83,9 @@ class FileLoader:
         """
         with self._lock:
             self._incoming.check(self)
-            data = batch.column(0)
-            (_, offsets, content) = data.buffers()
-            first, end = memoryview(offsets).cast("i")[data.offset : data.offset + 2]
-            part = memoryview(content)[first:end]
+            if batch.num_rows != 1:
+                raise CorruptionError(f"{mark.name}: {batch.num_rows} parts at a time, not one")
+            part = memoryview(batch.column(0)[0].as_buffer())
             have, size = self._have.get(mark.name, 0), self._sizes.get(mark.name)
             if size is None or mark.offset > have or mark.offset + len(part) > size:
                 raise CorruptionError(f"{mark.name}: bytes at {mark.offset} do not belong there")

@@ -54,6 +54,7 @@ from rezone.storage.log.log import PartitionLog
 from rezone.storage.snapshot.throttle import StepBytes, whole_steps
 from rezone.storage.state.history import branch_at
 from rezone.storage.state.meta import CopyMeta, PartitionMeta
+from rezone.storage.state.records import decoded
 from rezone.wire.codec.indexes import IndexCodec, KeyRange, range_of_id
 from rezone.wire.codec.schema import IndexId, TableSchema
 from rezone.wire.messages import FailoverEntry, IndexPosition
@@ -183,7 +184,7 @@ class Indexer:
         record = self._applier.engine.state().get(STATE_NAME)
         self._state = IndexState()
         if record is not None:
-            self._state = msgspec.msgpack.decode(record, type=IndexState)
+            self._state = decoded(record, IndexState)
         self._flushed = self._state.offset
         self._settle()
 

@@ -32,9 +32,9 @@ from typing import Final, NamedTuple
 import google_crc32c
 import pyarrow as pa
 
-from rezone.wire.codec.ipc_header import is_compressed
+from rezone.wire.codec.bodies import from_message
 from rezone.wire.codec.pieces import binary_array
-from rezone.wire.errors import CorruptionError
+from rezone.wire.errors import CorruptionError, InvalidRowError
 
 HEADER: Final = struct.Struct("<IIIIQQ16sQII16sBB6x")
 HEADER_BYTES: Final = HEADER.size
@@ -58,7 +58,6 @@ OP_NOTE: Final = 4
 
 # The checksum covers everything after the crc field: from the leader epoch on.
 _CHECKED_FROM: Final = 8
-_BATCH_PREFIX_BYTES: Final = 8
 """Before the header of a record batch: a mark, and how long the header is."""
 _STAMP: Final = struct.Struct("<IIQQ16sQII16sBB6x")
 
@@ -172,11 +171,9 @@ class Entry(NamedTuple):
         """Return the rows, schema `ROWS_SCHEMA`, without a copy; `CorruptionError` when not one."""
         content = self.raw.slice(HEADER_BYTES)
         try:
-            # Other data nodes have sent it: unpacked, it would have the size that it says.
-            if is_compressed(memoryview(content)[_BATCH_PREFIX_BYTES:]):
-                raise CorruptionError(f"entry at {self.header.base_offset} is compressed")
-            batch = pa.ipc.read_record_batch(content, ROWS_SCHEMA)
-        except (pa.ArrowException, OSError, ValueError) as error:
+            # Other data nodes have sent it: its checksum does not say that it is good.
+            batch = from_message(content, ROWS_SCHEMA)
+        except InvalidRowError as error:
             raise CorruptionError(f"entry at {self.header.base_offset}: {error}") from error
         if batch.num_rows != self.header.rows:
             raise CorruptionError(f"entry at {self.header.base_offset}: row count differs")

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rezone.storage.engines.base import TIME_BYTES
 from rezone.storage.log.entry import (
     NO_BATCH,
     NOTE_KINDS,
@@ -45,6 +46,7 @@ from rezone.storage.log.entry import (
 )
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
 from rezone.storage.state.producers import BackfilledProducer, state_in
+from rezone.storage.state.records import decoded
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import (
     PartitionId,
@@ -271,7 +273,10 @@ def version_time(entry: Entry) -> int:
 def version_times(entry: Entry) -> npt.NDArray[np.uint64]:
     """Return the commit time of each version that an entry makes, in the order of its rows."""
     if entry.header.kind == EntryKind.RESHARD_BACKFILL:
-        return np.frombuffer(note_of(entry).times, "<u8").astype(np.uint64)
+        times = note_of(entry).times
+        if len(times) != TIME_BYTES * (entry.header.rows - 1):
+            raise CorruptionError(f"the entry at {entry.header.base_offset} lacks times of rows")
+        return np.frombuffer(times, "<u8").astype(np.uint64)
     rows = entry.header.rows - _has_note(entry)
     return np.full(rows, version_time(entry), np.uint64)
 
@@ -321,4 +326,4 @@ def note_of(entry: Entry) -> Note:
     _, ops, values = entry.batch().columns
     if ops[0].as_py() != OP_NOTE:
         raise CorruptionError(f"the reshard entry at {entry.header.base_offset} has no note")
-    return msgspec.msgpack.decode(values[0].as_py(), type=Note)
+    return decoded(values[0].as_py(), Note)

@@ -15,6 +15,7 @@ import msgspec
 
 from rezone.storage.log.entry import Entry, EntryKind
 from rezone.storage.reshard.reshard_entries import IngestMark, is_resharded, note_of
+from rezone.storage.state.records import decoded
 from rezone.wire.messages import PartitionId, ReshardPosition, StreamStart
 
 _PREFIX: Final = b"p"
@@ -42,13 +43,13 @@ class ReshardTable:
     def load(self, state: Mapping[bytes, bytes]) -> None:
         """Take everything from an engine's named state."""
         found = (
-            msgspec.msgpack.decode(content, type=ReshardPosition)
+            decoded(content, ReshardPosition)
             for name, content in state.items()
             if name.startswith(_PREFIX) and len(name) == len(_PREFIX) + _SOURCE_BYTES
         )
         self._applied = {position.source: position for position in found}
         marks = (
-            msgspec.msgpack.decode(content, type=IngestMark)
+            decoded(content, IngestMark)
             for name, content in state.items()
             if name.startswith(_MARK_PREFIX)
         )

@@ -74,15 +74,6 @@ class BatchMark(msgspec.Struct, frozen=True, omit_defaults=True):
     early: bool
     last_row_id: bytes
 
-    def encode(self) -> bytes:
-        """Return the mark as msgpack, for a batch's metadata."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> "BatchMark":
-        """Return the mark in a batch's metadata."""
-        return msgspec.msgpack.decode(data, type=cls)
-
 
 class SnapshotBatch(NamedTuple):
     """Versions (schema `VERSIONS_SCHEMA`), whole chains, oldest to newest, and their mark."""

@@ -13,7 +13,7 @@ import msgspec
 from rezone.storage.disk.sync_times import SyncTimes
 from rezone.storage.log.journal import Journal
 from rezone.wire.codec.schema import IndexId
-from rezone.wire.errors import CorruptionError
+from rezone.wire.errors import UNREADABLE, CorruptionError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role, SnapshotFile
 
 
@@ -135,7 +135,7 @@ class MetaFile:
 def _decoded(path: Path, data: bytes) -> PartitionMeta:
     try:
         return msgspec.json.decode(data, type=PartitionMeta)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise CorruptionError(f"{path}: {error}") from error
 
 

@@ -30,6 +30,7 @@ from rezone.storage.log.entry import (
     EntryHeader,
     EntryKind,
 )
+from rezone.storage.state.records import unpacked
 from rezone.wire.messages import PartitionId, ProducerRecord
 
 _RECORD: Final = struct.Struct(">IQQQ16s")
@@ -303,7 +304,7 @@ class ProducerTable:
 
 
 def _unpacked(record: bytes) -> ProducerState:
-    return ProducerState._make(_RECORD.unpack(record))
+    return ProducerState._make(unpacked(_RECORD, record))
 
 
 def _is_of_producer(header: EntryHeader) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from rezone.storage.log.entry import EntryHeader, EntryKind
+from rezone.storage.state.records import decoded
 from rezone.wire.messages import SealMark
 
 _NAME: Final = b"seal"
@@ -30,7 +31,7 @@ class LogSeal:
     def load(self, state: Mapping[bytes, bytes]) -> None:
         """Take everything from an engine's named state."""
         content = state.get(_NAME)
-        self._applied = None if content is None else _decoded(content)
+        self._applied = None if content is None else decoded(content, SealMark)
         self.mark = self._applied
 
     def note(self, headers: Iterable[EntryHeader]) -> None:
@@ -71,7 +72,3 @@ def _mark_of(header: EntryHeader) -> SealMark | None:
     if header.kind != EntryKind.SEAL:
         return None
     return SealMark(header.end_offset, header.commit_time)
-
-
-def _decoded(content: bytes) -> SealMark:
-    return msgspec.msgpack.decode(content, type=SealMark)

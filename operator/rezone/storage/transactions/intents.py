@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from rezone.storage.engines.base import FLAG_INTENT, TIME_BYTES, Chains
 from rezone.storage.log.entry import OP_INTENT, OP_UPSERT, ROWS_SCHEMA, rows_batch
+from rezone.storage.state.records import unpacked
 
 ID_BYTES: Final = 16
 _HEAD: Final = struct.Struct("<QQB")
@@ -50,7 +51,7 @@ def intent_rows(rows: pa.RecordBatch, read_time: int, begun: int) -> pa.RecordBa
 
 def times_of(value: bytes) -> tuple[int, int]:
     """Return the read time and the beginning of the transaction of an intent in the log."""
-    read_time, begun, _ = _HEAD.unpack_from(value)
+    read_time, begun, _ = unpacked(_HEAD, value)
     return read_time, begun
 
 
@@ -66,7 +67,7 @@ def newest_intents(chains: Chains, transaction: bytes) -> dict[bytes, Intent]:
         if stored[0] != FLAG_INTENT or owner_of(stored) != transaction:
             continue
         if (row_id := key[:-TIME_BYTES]) not in found:  # the newest version comes first
-            *_, op = _HEAD.unpack_from(stored, _OWNER_END)
+            *_, op = unpacked(_HEAD, stored[_OWNER_END:])
             found[row_id] = Intent(op, stored[_OWNER_END + _HEAD.size :])
     return found
 

@@ -26,6 +26,7 @@ import msgspec
 from rezone.storage.budget import Tally
 from rezone.storage.log.entry import TRANSACTION_KINDS, Entry, EntryKind
 from rezone.storage.reshard.reshard_entries import transactions_of, version_time
+from rezone.storage.state.records import decoded
 from rezone.storage.transactions.intents import ID_BYTES, times_of
 from rezone.wire.messages import TransactionRecord
 
@@ -205,7 +206,7 @@ class TransactionTable:
     def load(self, state: Mapping[bytes, bytes]) -> None:
         """Take everything from an engine's named state."""
         self._replace(
-            msgspec.msgpack.decode(content, type=TransactionRecord)
+            decoded(content, TransactionRecord)
             for name, content in state.items()
             if name.startswith(_PREFIX) and len(name) == len(_PREFIX) + ID_BYTES + 8
         )

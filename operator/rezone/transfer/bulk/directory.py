@@ -7,13 +7,17 @@ write the same file the last one counts, so they must write the same.
 import contextlib
 import uuid
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from pyarrow import fs
+
+from rezone.wire.errors import UNREADABLE
 
 HIDDEN = "_rezone"
 """Where jobs keep what is theirs; Spark and others skip names that begin so."""
 
+Note = TypeVar("Note")
 NOTE_BYTES_MAX = 256 << 20
 
 
@@ -90,6 +94,14 @@ class Directory:
         """Delete a folder, if it is there."""
         if self.files.get_file_info(self.path(folder)).type is fs.FileType.Directory:
             self.files.delete_dir(self.path(folder))
+
+
+def note_in(content: bytes, kind: type[Note]) -> Note:
+    """Return what a small file notes; ValueError when it is no such note."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except UNREADABLE as error:
+        raise ValueError(f"no {kind.__name__} can be read: {error}") from error
 
 
 def split_name(uri: str) -> tuple[str, str]:

@@ -7,15 +7,23 @@ _rezone/plan.json                   while it goes on: what the parts are
 _rezone/parts/part-...json          a part that is done
 """
 
+from typing import Annotated
+
 import msgspec
 
-from rezone.transfer.bulk.directory import HIDDEN, Directory
+from rezone.transfer.bulk.directory import HIDDEN, Directory, note_in
 from rezone.wire.codec.schema import TableSchema
+from rezone.wire.ranges import Count
 
 FORMAT = 1
 MANIFEST = "_manifest.json"
 PLAN = f"{HIDDEN}/plan.json"
 PARTS_MAX = 65_536
+
+PartName = Annotated[
+    str, msgspec.Meta(pattern=r"\Apart-[0-9]{1,9}-of-[0-9]{1,9}-as-of-[0-9]{1,20}\.parquet\Z")
+]
+"""No path: whoever can write notes of an export names no file outside of it."""
 
 
 class ExportPlan(msgspec.Struct, frozen=True, rename="camel"):
@@ -23,20 +31,20 @@ class ExportPlan(msgspec.Struct, frozen=True, rename="camel"):
 
     zone: str
     zone_uid: str
-    as_of: int
+    as_of: Count
     table: TableSchema
-    parts: int
+    parts: Annotated[int, msgspec.Meta(ge=1, le=PARTS_MAX)]
     format: int = FORMAT
 
 
 class ExportedPart(msgspec.Struct, frozen=True, rename="camel"):
     """A file that is whole: its rows, the digest of these, its bytes, and those of the rows."""
 
-    name: str
-    rows: int
+    name: PartName
+    rows: Count
     digest: str
-    file_bytes: int
-    row_bytes: int
+    file_bytes: Count
+    row_bytes: Count
 
 
 class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,11 +52,11 @@ class ExportManifest(msgspec.Struct, frozen=True, rename="camel"):
 
     zone: str
     zone_uid: str
-    as_of: int
+    as_of: Count
     table: TableSchema
-    rows: int
+    rows: Count
     digest: str
-    file_bytes: int
+    file_bytes: Count
     parts: list[ExportedPart]
     format: int = FORMAT
 
@@ -61,7 +69,7 @@ def part_name(index: int, plan: ExportPlan) -> str:
 def check_plan(directory: Directory, plan: ExportPlan) -> None:
     """Raise ValueError when a directory's plan is another's, or gone: that export has ended."""
     content = directory.noted(PLAN)
-    if content is None or msgspec.json.decode(content, type=ExportPlan) != plan:
+    if content is None or note_in(content, ExportPlan) != plan:
         raise ValueError(f"another job exports into {directory.uri}: run it again when that ends")
 
 
@@ -72,7 +80,7 @@ def manifest_of(directory: Directory) -> ExportManifest | None:
     """
     content = directory.noted(MANIFEST)
     if content is not None:
-        return msgspec.json.decode(content, type=ExportManifest)
+        return note_in(content, ExportManifest)
     if directory.noted(PLAN) is not None:
         raise ValueError(f"the export in {directory.uri} is not whole: run it again until it ends")
     return None

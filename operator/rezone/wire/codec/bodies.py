@@ -1,4 +1,8 @@
-"""The bodies of writes and reads: one record batch each, as an Arrow IPC stream."""
+"""Record batches from outside: bodies of writes and reads, and batches within messages.
+
+Arrow reads what it is given without a look at where its offsets point: a batch that was made to
+hurt ends the process when it is used. So nothing is used that was not validated.
+"""
 
 from typing import Any
 
@@ -6,6 +10,9 @@ import pyarrow as pa
 
 from rezone.wire.codec.ipc_header import is_compressed
 from rezone.wire.errors import InvalidRowError
+
+_PREFIX_BYTES = 8
+"""What is before a message's header: a mark, and how long the header is."""
 
 _IPC_END = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -34,6 +41,31 @@ def from_ipc(body: bytes | memoryview, schema: Any) -> Any:
     if rest:
         raise InvalidRowError("the body has more than one record batch; send one per request")
     return batch
+
+
+def from_message(data: bytes | memoryview | pa.Buffer, schema: Any) -> Any:
+    """Return the batch of one IPC message, a view of `data`; InvalidRowError unless it is that."""
+    try:
+        if is_compressed(memoryview(data)[_PREFIX_BYTES:]):
+            raise InvalidRowError("the batch is compressed; send it as it is")
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise InvalidRowError(f"not an Arrow record batch: {error}") from error
+    require_valid(batch, schema)
+    return batch
+
+
+def require_valid(batch: Any, schema: Any) -> None:
+    """Raise InvalidRowError unless all that a batch says of itself is true, and of the schema."""
+    if batch is None or not batch.schema.equals(schema):
+        raise InvalidRowError("no batch, or one of other columns")
+    try:
+        batch.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidRowError(f"the batch is not valid Arrow data: {error}") from error
+    for field, column in zip(schema, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise InvalidRowError(f"column {field.name!r} has nulls", column=field.name)
 
 
 def _read_behind(head: bytes, body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:

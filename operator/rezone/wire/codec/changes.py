@@ -4,7 +4,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rezone.wire.errors import CorruptionError
+from rezone.wire.codec.bodies import from_message
+from rezone.wire.errors import CorruptionError, InvalidRowError
 
 OPERATION_UPSERT: Final = 0
 OPERATION_DELETE: Final = 1
@@ -28,8 +29,6 @@ def changes_from(data: bytes, *, old_rows: bool = False) -> Any:
     """Return the batch in a record batch message; CorruptionError when it is none."""
     schema = OLD_ROWS_SCHEMA if old_rows else CHANGES_SCHEMA
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-        batch.validate(full=True)
-    except (pa.ArrowInvalid, OSError) as error:
+        return from_message(data, schema)
+    except InvalidRowError as error:
         raise CorruptionError(f"not a batch of changes: {error}") from error
-    return batch

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from rezone.wire.errors import UNREADABLE
 from rezone.wire.messages import NodeId, PartitionId
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def decoded(text: str, kind: type[T], what: str, *, strict: bool = True) -> T:
     """
     try:
         return msgspec.json.decode(_unpacked(text), type=kind, strict=strict)
-    except (msgspec.MsgspecError, OSError, EOFError, RecursionError) as error:
+    except (*UNREADABLE, OSError, EOFError) as error:
         raise ValueError(f"not a {what}: {error}") from error
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from rezone.wire.errors import UNREADABLE
 from rezone.wire.messages import (
     base,
     changes,
@@ -96,5 +97,5 @@ def decode(data: bytes | memoryview) -> Message:
 def _opaque_of(data: bytes | memoryview) -> int | None:
     try:
         return _numbered.decode(data).opaque
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from rezone.wire import messages
-from rezone.wire.errors import ErrorInfo, NotReadyError, RezoneError, error_from
+from rezone.wire.errors import UNREADABLE, ErrorInfo, NotReadyError, RezoneError, error_from
 from rezone.wire.messages import Heartbeat, Message, NodeId
 from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.transport.identity import node_host
@@ -54,7 +54,7 @@ def from_flight_error(error: BaseException) -> RezoneError:
     if extra:
         try:
             return error_from(_info_decoder.decode(extra))
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             pass
     if isinstance(error, (flight.FlightUnavailableError, flight.FlightTimedOutError)):
         return NotReadyError(f"the node does not answer: {error}", unreachable=1)
@@ -150,7 +150,12 @@ class NodeClient:
             raise self._failed(error) from error
         except CHANNEL_ERRORS as error:
             raise self._failed(error) from error
-        answer = messages.decode(memoryview(results[0].body))
+        if len(results) != 1:
+            raise RezoneError(f"{self.address} answered {len(results)} times")
+        try:
+            answer = messages.decode(memoryview(results[0].body))
+        except msgspec.MsgspecError as error:
+            raise RezoneError(f"{self.address} answered what cannot be read: {error}") from error
         if not isinstance(answer, reply):
             got = type(answer).__name__
             raise RezoneError(f"{self.address} answered {got}, not {reply.__name__}")
