@@ -283,14 +283,13 @@ def test_operator_may_do_what_it_must_and_no_more(kubectl: Kubectl) -> None:
         return kubectl.run(*question).stdout.strip() == "yes"
 
     for verb, what in (
-        ("patch", "distributionzones.rezone.dev/status"),
+        ("update", "distributionzones.rezone.dev/status"),
         ("create", "rebalancetasks.rezone.dev"),
         ("patch", "regionmigrations.rezone.dev"),
         ("create", "pods"),
-        ("patch", "pods/status"),
         ("list", "nodes"),
         ("create", "configmaps"),
-        ("create", "events"),
+        ("create", "events.events.k8s.io"),
     ):
         assert can(verb, what, "-n", "default"), (verb, what)
     assert can("update", "leases.coordination.k8s.io", "-n", SYSTEM)
@@ -302,6 +301,8 @@ def test_operator_may_do_what_it_must_and_no_more(kubectl: Kubectl) -> None:
         ("patch", "rebalancetasks.rezone.dev"),
         ("update", "leases.coordination.k8s.io"),
         ("patch", "nodes"),
+        ("patch", "pods"),
+        ("patch", "pods/status"),
         ("create", "pods/exec"),
         ("patch", "pods/ephemeralcontainers"),
         ("create", "rolebindings.rbac.authorization.k8s.io"),
