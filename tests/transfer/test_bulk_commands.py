@@ -3,9 +3,10 @@
 import asyncio
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
-from bulk_commands_kit import all_said, call, stored
+from bulk_commands_kit import all_said, applications, call, stored
 
 from rezone.kube.client import connect
 from rezone.kube.kinds import SparkApplication
@@ -37,3 +38,28 @@ def test_a_job_without_a_result_has_failed(crds: Path, namespace: str) -> None:
     assert "nothing" in all_said(result)
     result = called("load", "orders", "/x", "--image", "i", "--state", "/s", "--volume", "claim")
     assert "'claim' is not CLAIM:/PATH" in all_said(result)
+
+
+def test_a_load_of_a_table_names_it_and_no_password(crds: Path, namespace: str) -> None:
+    """Who may see a SparkApplication would read the catalog's password there."""
+    asyncio.run(stored(crds, namespace, "127.0.0.1:1"))
+    common = ("--image", "i", "--state", "/s")
+    called = functools.partial(call, crds, namespace, "load", "orders")
+    table = ("--iceberg", "lake.shop.orders", "--snapshot", "7")
+    result = called(*table, *common, "--env-secret", "lake", "--no-wait")
+    assert result.returncode == 0, all_said(result)
+    (found,) = asyncio.run(every(crds, namespace))
+    asked = found["spec"]["arguments"]
+    assert asked[asked.index("--iceberg") :] == [*table, "--state", "/s"]
+    for each in ("driver", "executor"):
+        assert found["spec"][each]["envFrom"] == [{"secretRef": {"name": "lake"}}]
+    for wrong in (("/x", *table), table[2:], ("/x", *table[2:]), ("--csv", *table), ()):
+        result = called(*wrong, *common)
+        assert result.returncode == 2
+        assert "--iceberg" in all_said(result)
+
+
+async def every(kubeconfig: Path, namespace: str) -> list[dict[str, Any]]:
+    """Return the SparkApplications of a namespace."""
+    async with await connect(kubeconfig) as api:
+        return await applications(api, namespace)

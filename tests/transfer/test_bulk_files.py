@@ -24,7 +24,7 @@ def read(path: Path) -> list[tuple[int, dict[str, Any]]]:
     source = sources.source_of(str(path), "csv", TEXT)
     found = []
     for unit in source.units:
-        for first, batch in sources.numbered(source.directory, unit, TEXT):
+        for first, batch in source.reader.read(unit, TEXT):
             found += list(enumerate(batch.to_pylist(), first))
     return found
 

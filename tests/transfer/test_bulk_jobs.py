@@ -28,7 +28,7 @@ from bulk_commands_kit import (
     stored,
     submitted,
 )
-from iceberg_kit import lake, rows_of
+from iceberg_kit import delete_positions, lake, rows_of, table_of
 from replica_cluster import FAST, Coordinator, cluster
 
 import rezone
@@ -158,6 +158,42 @@ def test_a_load_whose_driver_was_killed_goes_on_and_writes_each_row_once(
         found = {row["id"]: row["value"] for row in table.scan().to_pylist()}
     assert found.pop(0) == "written since"
     assert found == {n: f"value {n}" for n in range(1, 2003)}
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.proves("SP-06")
+def test_an_iceberg_table_is_loaded_by_executors(
+    zone: Coordinator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Tasks read the files of a snapshot, without its deleted rows, by what the driver sends them.
+
+    What the driver knows of a table and its store would not be there in another process.
+    """
+    from rezone.transfer import export_job, load_job  # noqa: PLC0415
+
+    lake(tmp_path / "lake", monkeypatch)
+    options = ["--bootstrap", zone.nodes[0].address, "--iceberg", "lake.shop.orders"]
+    options.append("--keep-context")
+    with TableClient(list(zone.peers.values())) as table:
+        table.write(rows(0, 500))
+        assert export_job.main([*options, "--to", str(tmp_path / "export"), "--parts", "4"]) == 0
+        exported = said(capsys)[-1]
+        table.delete([{"id": n} for n in range(500)])
+        (file, *_) = table_of("lake.shop.orders").scan().plan_files()
+        location = file.file.file_path
+        deleted = {row["id"] for row in pq.read_table(location.removeprefix("file://")).to_pylist()}
+        delete_positions("lake.shop.orders", location, list(range(len(deleted))))
+        options += ["--state", str(tmp_path / "state")]
+        assert load_job.main(options) == 0
+        end = said(capsys)[-1]
+        left = [row for row in rows(0, 500) if row["id"] not in deleted]
+        assert (end["rows"], end["table"]) == (len(left), "lake.shop.orders")
+        assert table.scan().sort_by("id").to_pylist() == left
+        assert load_job.main([*options, "--snapshot", exported["snapshot"]]) == 0
+        assert table.scan().sort_by("id").to_pylist() == rows(0, 500)
 
 
 @pytest.mark.apiserver

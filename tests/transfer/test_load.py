@@ -48,7 +48,7 @@ def zone(tmp_path: Path) -> Iterator[Coordinator]:
 
 def given(zone: Coordinator, directory: Path, **more: Any) -> argparse.Namespace:
     """Return arguments of a load of the directory's Parquet files."""
-    empty = dict.fromkeys(("zone", "tls_directory", "csv", "name"))
+    empty = dict.fromkeys(("zone", "tls_directory", "csv", "name", "iceberg", "snapshot"))
     return argparse.Namespace(
         **{
             **empty,

@@ -62,6 +62,8 @@ class Attempts:
             zone=None,
             tls_directory=None,
             csv=None,
+            iceberg=None,
+            snapshot=None,
             name=name,
             bootstrap=",".join(nodes.peers.values()),
             parquet=str(directory / "in"),

@@ -1,6 +1,7 @@
-"""The PySpark job that fills a zone: from Parquet or CSV files, or with generated rows (SP-06).
+"""The PySpark job that fills a zone: from files, Iceberg tables, or with generated rows (SP-06).
 
     load_job.py --bootstrap orders.shop.svc:7400 --parquet s3://in/orders/ --state s3://in/loads/
+    load_job.py --bootstrap orders.shop.svc:7400 --iceberg lake.shop.orders --state s3://in/loads/
     load_job.py --bootstrap orders.shop.svc:7400 --generate 1000000
 
 Files are cut into units. The rows of each are put into the order in which data nodes store them,
@@ -10,6 +11,9 @@ twice (`client.operations.sequenced`). The state directory has what that needs: 
 partitions that units were written to. What is done is noted there, too, so a job whose driver died
 goes on when it is run again. Another load is one of other files (their names,
 sizes or times have changed) or of another `--name`.
+
+Of an Iceberg table a snapshot is loaded: that of `--snapshot`, or the newest when the load begins.
+A load that has not ended goes on with its own.
 
 Columns are matched by name and cast where no value changes; a missing or unknown column ends the
 job before anything is written. Rows that the zone does not take are left out and told by file and
@@ -37,9 +41,10 @@ from rezone.transfer.bulk.fitting import fitting
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.progress import Counted, Phase, unit
 from rezone.transfer.bulk.sorting import runs
-from rezone.transfer.bulk.sources import LoadUnit, Source, numbered, source_of
+from rezone.transfer.bulk.sources import LoadUnit, Reader, Source, source_of
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.generated import AMOUNT_FACTOR, AMOUNT_MODULUS
+from rezone.transfer.iceberg import loads
 from rezone.transfer.options import SourceOptions
 from rezone.transfer.submitting import SequencedRows
 from rezone.wire.codec.rows import RowCodec
@@ -48,6 +53,7 @@ from rezone.wire.messages import ZoneConfig
 
 LISTED_MAX = 100
 LAYOUTS = "layouts"
+SNAPSHOT = "snapshot.txt"
 
 
 class RefusedRow(msgspec.Struct, frozen=True):
@@ -67,13 +73,13 @@ class LoadedUnit(msgspec.Struct, frozen=True):
 
 
 class Wanted(NamedTuple):
-    """What each unit is told: the zone, the files, and where what is done is noted.
+    """What each unit is told: the zone, how to read, and where what is done is noted.
 
     `slices`: the layout in which the load began.
     """
 
     options: SourceOptions
-    uri: str
+    reader: Reader
     state: str
     load_id: str
     slices: Layout
@@ -93,25 +99,27 @@ def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
     with options.client() as client:
         config, schema = client.config, client.codec.arrow_schema
         serving = client.serving_layouts()
-    kind, uri = ("parquet", given.parquet) if given.parquet else ("csv", given.csv)
-    source = source_of(uri, kind, schema)
-    load_id = _load_id(config, source, given.name or "")
     state = Directory(given.state)
+    unfinished = _unfinished(config, given)
+    source, table = _source(given, state, unfinished, schema)
+    load_id = _load_id(config, source, given.name or "")
     done = {each.name for each in state.found(load_id)}
     left = [each for each in source.units if _note(load_id, each.number) not in done]
     slices = min(_noted_layouts(state, load_id, serving))
-    wanted = Wanted(options, source.directory.uri, given.state, load_id, slices, given.refused_max)
+    wanted = Wanted(options, source.reader, given.state, load_id, slices, given.refused_max)
     task = functools.partial(load_unit, wanted)
     before = len(source.units) - len(left)
     run(Phase("load", "writing", len(source.units), before=before), left, task)
     loaded = [_loaded(state, load_id, each.number) for each in source.units]
+    state.remove(unfinished)
     refused = [row for each in loaded if each for row in each.refused]
     return 1 if refused else 0, {
         "job": "load",
         "zone": config.zone,
         "load": load_id,
         "rowsSent": "sorted runs",
-        "files": len(source.files),
+        **table,
+        "files": source.files,
         "units": len(source.units),
         "unitsBefore": before,
         "rows": sum(each.rows for each in loaded if each),
@@ -124,8 +132,31 @@ def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
 
 def _load_id(config: ZoneConfig, source: Source, name: str) -> str:
     """Return what names this load of these files into this zone, the same each time."""
-    what = [config.zone_uid, name, source.directory.uri, source.files, source.units]
+    return _digest(config.zone_uid, name, *source.identity)
+
+
+def _digest(*what: object) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(what))
+
+
+def _unfinished(config: ZoneConfig, given: argparse.Namespace) -> str:
+    """Return the folder that says which snapshot a load is of that has not ended."""
+    return f"unfinished-{_digest(config.zone_uid, given.name or '', given.iceberg)}"
+
+
+def _source(
+    given: argparse.Namespace, state: Directory, unfinished: str, schema: Any
+) -> tuple[Source, dict[str, str]]:
+    """Return what is loaded, and what the last line says of its table. Raises ValueError."""
+    if not given.iceberg:
+        if given.snapshot:
+            raise ValueError("--snapshot is one of a table: name it with --iceberg")
+        kind, uri = ("parquet", given.parquet) if given.parquet else ("csv", given.csv)
+        return source_of(uri, kind, schema), {}
+    noted = state.noted(f"{unfinished}/{SNAPSHOT}")
+    source, snapshot = loads.source_of(given.iceberg, given.snapshot or int(noted or 0), schema)
+    state.note(f"{unfinished}/{SNAPSHOT}", str(snapshot).encode())
+    return source, {"table": given.iceberg, "snapshot": str(snapshot)}
 
 
 def _note(load_id: str, index: int) -> str:
@@ -171,7 +202,7 @@ def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
                 functools.partial(_noted_layouts, state, load_id),
                 slices=wanted.slices,
             )
-            batches = numbered(Directory(wanted.uri), part, codec.arrow_schema)
+            batches = wanted.reader.read(part, codec.arrow_schema)
             found = itertools.chain.from_iterable(
                 fitting(codec, batch, first, refuse) for first, batch in batches
             )
@@ -233,7 +264,11 @@ def _parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--parquet", help="a Parquet file, or a directory of them")
     source.add_argument("--csv", help="a CSV file with a header, or a directory of them")
+    source.add_argument(
+        "--iceberg", metavar="CATALOG.NAMESPACE.TABLE", help="a table, by default its newest rows"
+    )
     source.add_argument("--generate", type=int, help="how many rows to generate")
+    parser.add_argument("--snapshot", type=int, help="the id of an older snapshot of the table")
     parser.add_argument("--state", help="a directory for what is done, of files")
     parser.add_argument("--name", help="loads the same files again under another name")
     parser.add_argument(

@@ -190,29 +190,45 @@ def export(
 
 @click.command("load")
 @click.argument("zone")
-@click.argument("source", metavar="URI")
+@click.argument("source", metavar="[URI]", required=False)
 @click.option("--state", metavar="URI", required=True, help="A directory for what is loaded.")
 @click.option("--csv", is_flag=True, help="The files are CSV with a header; default: Parquet.")
+@click.option(
+    "--iceberg", metavar="CATALOG.NAMESPACE.TABLE", help="Load this Iceberg table; without a URI."
+)
+@click.option("--snapshot", type=click.IntRange(1), help="Its id; default: the table's newest.")
 @click.option("--name", help="Loads the same files again under another name.")
 @click.option("--refused-max", type=click.IntRange(0), help="Fail when a part has more bad rows.")
 @_common
 def load(
     *,
     zone: str,
-    source: str,
+    source: str | None,
     state: str,
     csv: bool,
+    iceberg: str | None,
+    snapshot: int | None,
     name: str | None,
     refused_max: int | None,
     **common: Any,
 ) -> None:
-    """Load the files at URI into ZONE, each row once.
+    """Load the files at URI, or a snapshot of an Iceberg table, into ZONE, each row once.
 
     The same command goes on with a load that has not ended. Exit code: 0 all rows, 1 some were
     refused, 2 not ended.
     """
-    kind = {"csv": source} if csv else {"parquet": source}
-    flags = _flags(**kind, state=state, name=name, refused_max=refused_max)
+    if (source is None) == (iceberg is None) or (csv and iceberg):
+        raise click.UsageError("load a URI or --iceberg, one of them")
+    if snapshot and not iceberg:
+        raise click.UsageError("--snapshot is one of a table: name it with --iceberg")
+    flags = _flags(
+        **{"csv" if csv else "parquet": source},
+        iceberg=iceberg,
+        snapshot=snapshot,
+        state=state,
+        name=name,
+        refused_max=refused_max,
+    )
     _run("load", zone, _given(flags), **common)
 
 

@@ -39,6 +39,11 @@ def units_of(directory: Directory, name: str, schema: Any) -> Iterator[ParquetUn
     except pa.ArrowInvalid as error:
         raise ValueError(f"{name} is no Parquet file: {error}") from error
     check_columns(name, metadata.schema.to_arrow_schema().names, schema)
+    yield from units_in(name, metadata)
+
+
+def units_in(name: str, metadata: Any) -> Iterator[ParquetUnit]:
+    """Yield the units of a file by its footer."""
     first, row, rows, size = 0, 0, 0, 0
     for group in range(metadata.num_row_groups):
         found = metadata.row_group(group)
@@ -51,9 +56,15 @@ def units_of(directory: Directory, name: str, schema: Any) -> Iterator[ParquetUn
 def read_unit(directory: Directory, unit: ParquetUnit) -> Iterator[Any]:
     """Yield the record batches of a unit, with the columns that the file has."""
     with directory.files.open_input_file(directory.path(unit.name)) as file:
-        groups = list(range(unit.first_group, unit.first_group + unit.groups))
-        reader = pq.ParquetFile(file)
-        yield from reader.iter_batches(ROWS_PER_BATCH, row_groups=groups, use_threads=False)
+        yield from read_groups(file, unit)
+
+
+def read_groups(file: Any, unit: ParquetUnit, columns: list[str] | None = None) -> Iterator[Any]:
+    """Yield the record batches of a unit of an open file, with all columns or some."""
+    groups = list(range(unit.first_group, unit.first_group + unit.groups))
+    yield from pq.ParquetFile(file).iter_batches(
+        ROWS_PER_BATCH, row_groups=groups, columns=columns, use_threads=False
+    )
 
 
 def check_columns(name: str, found: list[str], schema: Any) -> None:

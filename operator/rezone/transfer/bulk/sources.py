@@ -1,13 +1,13 @@
 """The files of a load, cut into units that give the same batches whenever they are read."""
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyarrow import csv
 
-from rezone.transfer.bulk.directory import Directory, FoundFile, files_of
+from rezone.transfer.bulk.directory import Directory, files_of
 from rezone.transfer.bulk.parquet import (
     ROWS_PER_BATCH,
     ParquetUnit,
@@ -19,7 +19,35 @@ from rezone.transfer.bulk.parquet import (
 CSV_BLOCK_BYTES = 4 << 20
 
 
-class LoadUnit(NamedTuple):
+class LoadUnit(Protocol):
+    """A part of what a load reads: its number, and the name of the file that it is of."""
+
+    @property
+    def number(self) -> int:
+        """Counted from 0."""
+
+    @property
+    def name(self) -> str:
+        """As refused rows name it."""
+
+
+class Reader(Protocol):
+    """Reads units, anywhere."""
+
+    def read(self, unit: Any, schema: Any) -> Iterator[tuple[int, Any]]:
+        """Yield batches of a unit, each with the number of its first row in the file, from 1."""
+
+
+class Source(NamedTuple):
+    """What a load reads; `identity` has what makes it another load when it is another."""
+
+    files: int
+    units: Sequence[LoadUnit]
+    reader: Reader
+    identity: Sequence[Any]
+
+
+class FileUnit(NamedTuple):
     """A part of a file: some row groups of Parquet, or all of a CSV file."""
 
     number: int
@@ -27,12 +55,21 @@ class LoadUnit(NamedTuple):
     parquet: ParquetUnit | None
 
 
-class Source(NamedTuple):
-    """What a load reads."""
+class Files(NamedTuple):
+    """Reads units of files below a directory."""
 
-    directory: Directory
-    files: list[FoundFile]
-    units: list[LoadUnit]
+    uri: str
+
+    def read(self, unit: FileUnit, schema: Any) -> Iterator[tuple[int, Any]]:
+        """See Reader."""
+        directory = Directory(self.uri)
+        if unit.parquet is None:
+            row, found = 1, _read_csv(directory, unit.name, schema)
+        else:
+            row, found = 1 + unit.parquet.first_row, read_unit(directory, unit.parquet)
+        for batch in found:
+            yield row, batch
+            row += batch.num_rows
 
 
 def source_of(uri: str, kind: str, schema: Any) -> Source:
@@ -46,19 +83,8 @@ def source_of(uri: str, kind: str, schema: Any) -> Source:
             with _open_csv(directory, file.name, schema) as reader:
                 check_columns(file.name, reader.schema.names, schema)
             found.append((file.name, None))
-    units = [LoadUnit(index, name, unit) for index, (name, unit) in enumerate(found)]
-    return Source(directory, files, units)
-
-
-def numbered(directory: Directory, unit: LoadUnit, schema: Any) -> Iterator[tuple[int, Any]]:
-    """Yield batches of a unit, each with the number of its first row in the file, from 1."""
-    if unit.parquet is None:
-        row, found = 1, _read_csv(directory, unit.name, schema)
-    else:
-        row, found = 1 + unit.parquet.first_row, read_unit(directory, unit.parquet)
-    for batch in found:
-        yield row, batch
-        row += batch.num_rows
+    units = [FileUnit(index, name, unit) for index, (name, unit) in enumerate(found)]
+    return Source(len(files), units, Files(directory.uri), [directory.uri, files, units])
 
 
 def _read_csv(directory: Directory, name: str, schema: Any) -> Iterator[Any]:

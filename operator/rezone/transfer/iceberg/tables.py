@@ -46,7 +46,12 @@ class IcebergTable:
             raise ValueError("pyiceberg is not there: pip install 'rezone[iceberg]'") from error
         self.name = TableName.parse(name)
         # As it is configured by now: pyiceberg itself has looked when it was imported.
-        given = Config().get_catalog_config(self.name.catalog) or {}
+        given = Config().get_catalog_config(self.name.catalog)
+        if not given:
+            raise ValueError(
+                f"there is no catalog {self.name.catalog!r}: set "
+                f"PYICEBERG_CATALOG__{self.name.catalog.upper()}__URI, by a Secret (--env-secret)"
+            )
         self._catalog = load_catalog(self.name.catalog, **given)
 
     def load(self) -> Any:
