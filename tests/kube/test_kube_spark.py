@@ -13,6 +13,7 @@ from kube_helpers import stored_task, stored_zone, task_of, zone_of
 from rezone.kube.client import Kube
 from rezone.kube.errors import ForeignObjectError, MissingError
 from rezone.kube.kinds import ConfigMap, SparkApplication
+from rezone.kube.names import DATA_NODE, labels_of
 from rezone.kube.spark import (
     INLINE_PLAN_BYTES_MAX,
     QUICK_JVM,
@@ -53,6 +54,20 @@ def test_small_plan_is_an_argument_and_reads_back() -> None:
     assert [copy.partition for copy in copyplan.loads(text)] == list(range(500))
     assert build_plan_config("orders-1-a1", zone, task, plan) is None
     assert "configMaps" not in spec["driver"]
+
+
+@pytest.mark.proves("SP-10")
+def test_executors_of_copies_prefer_machines_with_data_nodes_of_the_zone() -> None:
+    """Rows would cross the network twice where once is enough."""
+    zone = zone_of()
+    spec = build_application("orders-1-a1", zone, task_of(zone), "[]", SETTINGS)["spec"]
+    (wish,) = spec["executor"]["affinity"]["podAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert wish["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    node = labels_of(zone.metadata.name, DATA_NODE)
+    assert wish["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= node.items()
+    assert "affinity" not in spec["driver"]
 
 
 def test_long_plan_is_mounted() -> None:

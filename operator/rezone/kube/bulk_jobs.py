@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from rezone.kube.client import Kube
 from rezone.kube.errors import MissingError
 from rezone.kube.kinds import Manifest, SparkApplication
-from rezone.kube.names import COMPONENT_LABEL, DATA_NODE, ZONE_LABEL
 from rezone.kube.spark import SparkJob, secret_conf
 from rezone.resources.zone import DistributionZone
 
@@ -86,7 +85,6 @@ def bulk_job(
         tls_secret=means.tls_secret,
         conf=secret_conf(other, OTHER_TLS_PATH) if other else {},
         both=both,
-        executor={"affinity": _near(metadata.name)},
         spec={
             "volumes": [
                 {
@@ -102,19 +100,6 @@ def bulk_job(
 def _volume_name(index: int) -> str:
     """Return the name of a volume in pods: a claim's may be longer, and have dots."""
     return f"data-{index}"
-
-
-def _near(zone: str) -> Manifest:
-    """Return the wish to run on machines that have data nodes of the zone."""
-    labels = {ZONE_LABEL: zone, COMPONENT_LABEL: DATA_NODE}
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
-    return {
-        "podAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [
-                {"weight": 100, "podAffinityTerm": term}
-            ]
-        }
-    }
 
 
 async def view_of(kube: Kube, namespace: str, name: str) -> JobView:

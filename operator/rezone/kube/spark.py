@@ -27,8 +27,11 @@ from rezone.kube.errors import (
 )
 from rezone.kube.kinds import ConfigMap, Kind, Manifest, SparkApplication
 from rezone.kube.names import (
+    COMPONENT_LABEL,
+    DATA_NODE,
     OWNER_LABEL,
     TRANSFER,
+    ZONE_LABEL,
     is_owned,
     label_value,
     labels_of,
@@ -163,6 +166,7 @@ def build_job(
         "memory": settings.executor_memory,
         "instances": settings.executor_instances,
         "labels": labels,
+        "affinity": _near(zone.metadata.name),
         **_confined(),
     }
     spec: Manifest = {
@@ -195,6 +199,19 @@ def build_job(
         "kind": "SparkApplication",
         "metadata": _metadata(name, owner, labels),
         "spec": merge(merge(spec, job.spec), wanted),
+    }
+
+
+def _near(zone: str) -> Manifest:
+    """Return the wish to run on machines that have data nodes of the zone."""
+    labels = {ZONE_LABEL: zone, COMPONENT_LABEL: DATA_NODE}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    return {
+        "podAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 100, "podAffinityTerm": term}
+            ]
+        }
     }
 
 
