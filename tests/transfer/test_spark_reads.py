@@ -18,7 +18,7 @@ from rezone.datanode.service import server
 from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from rezone.wire.messages import ZoneConfig
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 TABLE = TableSchema(
     columns=(
         Column("id", ColumnType.INT64),
@@ -128,6 +128,46 @@ def test_columns_and_a_limit_are_said_to_the_reader(
         read_table(spark, address(zone), columns=["none"])
     with pytest.raises(Exception, match="limit"):
         spark.read.format("rezone").options(bootstrap=address(zone), limit="-1").load().count()
+
+
+@pytest.mark.proves("SP-02")
+def test_explain_shows_what_was_pushed_down(
+    spark: Any, zone: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever looks for why a query is slow would not see that it scans the whole zone."""
+    from rezone.transfer.datasource import explain, read_table  # noqa: PLC0415 - imports pyspark
+
+    def explained(frame: Any) -> tuple[str, str]:
+        explain(frame)
+        plan, _, pushed = capsys.readouterr().out.partition("== Pushed down to data nodes ==\n")
+        return plan, pushed
+
+    def loaded() -> Any:
+        return spark.read.format("rezone").option("bootstrap", address(zone)).load()
+
+    plan, pushed = explained(loaded().where("id = 5 and owner like '%7%7'"))
+    assert "PushedFilters: [IsNotNull(owner), EqualTo(id,5)]" in plan
+    assert "ReadSchema: struct<id:bigint,owner:string,amount:double,day:date>" in plan
+    assert "(1) zone z: partitions 1 of 2, rows by key (1)\n" in pushed
+    said = "(NOT owner IS NULL AND id = 5)"
+    assert f"filter: {said}\n    columns: id, owner, amount, day\n    limit: none\n" in pushed
+    rows = (col("owner") == "o7") & (col("amount") > 10)
+    by_index = read_table(spark, address(zone), columns=["id"], filter=rows, limit=3)
+    both = by_index.join(loaded().where("id < 0"), "id")
+    _, pushed = explained(both)
+    assert "(1) zone z: partitions 2 of 2, rows by index by_owner\n" in pushed
+    assert "filter: (owner = 'o7' AND amount > 10)\n    columns: id\n    limit: 3\n" in pushed
+    assert "(2) zone z: partitions 2 of 2, rows by scan\n" in pushed
+    none = read_table(spark, address(zone), filter=col("id").is_in([]))
+    assert none.count() == 0
+    assert "partitions 0 of 2" in explained(none)[1]
+    frame = loaded()
+    assert "as of: the newest commit of each partition" in explained(frame)[1]
+    with TableClient(list(zone.peers.values())) as table:
+        table.write([{"id": -1, "owner": "later", "amount": 0.0, "day": None}])
+        assert frame.count() == len(ROWS) + 1
+        table.delete(-1)
+    assert not explained(spark.range(3))[1]
 
 
 @pytest.mark.proves("SP-02")

@@ -204,6 +204,16 @@ def test_an_index_serves_equality_beginnings_and_ranges_with_two_ends() -> None:
     assert chosen((col("c_string") == "a") | (col("c_int32") == 1)) is None
 
 
+def test_a_filter_is_written_as_people_write_it() -> None:
+    """What a plan shows would mean another filter where brackets are missing."""
+    rows = (col("id") == 1) & (col("part").is_in(range(12)) | ~col("c_string").starts_with("a"))
+    texts = "(part IN (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...) OR NOT c_string STARTS WITH 'a')"
+    assert str(rows) == f"(id = 1 AND {texts})"
+    assert str(~(col("c_binary").is_null() | (col("c_float64") > math.inf))) == (
+        "NOT (c_binary IS NULL OR c_float64 > 'inf')"
+    )
+
+
 def test_filters_are_joined_by_operators_alone() -> None:
     """`a and b` would silently be b, and `1 < col < 3` the second half."""
     with pytest.raises(TypeError, match="&"):

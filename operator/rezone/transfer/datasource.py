@@ -29,9 +29,10 @@ cannot take back what was written. So a failed job is repaired by running it aga
 """
 
 import dataclasses
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -47,7 +48,7 @@ from pyspark.sql.types import StructType
 from rezone.client import Filter, PartitionWrite, Selection, TableClient
 from rezone.transfer.changes_source import ChangesDataSource
 from rezone.transfer.options import SourceOptions, encode_filter
-from rezone.transfer.pushdown import pushed_down
+from rezone.transfer.pushdown import PushedDown, pushed_down, scans_of
 from rezone.transfer.sinks import StagedWriter, StreamWriter
 from rezone.transfer.spark_types import spark_schema
 from rezone.transfer.submitting import acknowledged
@@ -92,6 +93,16 @@ def read_table(
     if limit is not None:
         options["limit"] = str(limit)
     return spark.read.format(FORMAT).options(bootstrap=bootstrap, **options).load()
+
+
+def explain(frame: DataFrame) -> None:
+    """Print the plan of a batch DataFrame, and what its scans of zones ask of the data nodes.
+
+    Raises ValueError over Spark Connect.
+    """
+    said = [f"({number}) {each}" for number, each in enumerate(scans_of(frame, FORMAT), 1)]
+    frame.explain("formatted")
+    sys.stdout.write("\n".join(["== Pushed down to data nodes ==", *said, ""]))
 
 
 class RezoneDataSource(DataSource):  # type: ignore[misc]
@@ -145,12 +156,20 @@ class PushingDataSource(RezoneDataSource):
         return PushingReader(SourceOptions.read(self.options), tuple(schema.fieldNames()))
 
 
-class _ZoneRange(InputPartition):  # type: ignore[misc]
+class _Ranges(NamedTuple):
     """Ranges of key hashes, and the time to read at, None for the newest of the leader.
 
     One range that a partition of the zone served when the read was planned; of a read with a limit
-    all of them, one after the other.
+    all of them, one after the other; none where no partition may have rows.
     """
+
+    ranges: list[HashRange]
+    as_of: int | None
+    pushed: PushedDown
+
+
+class _ZoneRange(InputPartition):  # type: ignore[misc]
+    """Has `_Ranges`."""
 
 
 class RezoneReader(DataSourceReader):  # type: ignore[misc]
@@ -165,20 +184,31 @@ class RezoneReader(DataSourceReader):  # type: ignore[misc]
         """Return one input partition per partition of the zone that may have rows."""
         with self._options.client() as client:
             selection = self._selection(client)
-            ranges = [one.hashes for one in client.segments() if selection.may_have(one.hashes)]
+            segments = client.segments()
+            ranges = [one.hashes for one in segments if selection.may_have(one.hashes)]
             as_of = self._options.as_of
             if self._options.max_staleness_seconds is not None:  # last, as its age is bounded
                 staleness = self._options.max_staleness_seconds
                 as_of = client.read_time(max_staleness_seconds=staleness).as_of
-        if self._options.limit is not None:
-            return [_ZoneRange((ranges, as_of))]
-        return [_ZoneRange(([one], as_of)) for one in ranges]
+            pushed = PushedDown(
+                zone=client.config.zone,
+                partitions=len(ranges),
+                of_partitions=len(segments),
+                found_by=selection.found_by,
+                filter=str(self._rows) if self._rows is not None else "",
+                columns=self._columns,
+                limit=self._options.limit,
+                as_of=as_of,
+            )
+        if self._options.limit is not None or not ranges:
+            return [_ZoneRange(_Ranges(ranges, as_of, pushed))]
+        return [_ZoneRange(_Ranges([one], as_of, pushed)) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of the ranges."""
-        if partition.value is None:  # what Spark makes of no partition
+        ranges, as_of, _ = partition.value
+        if not ranges:
             return
-        ranges, as_of = partition.value
         with self._options.client() as client:
             selection, left = self._selection(client), self._options.limit
             for hashes in ranges:

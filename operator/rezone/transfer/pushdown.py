@@ -1,8 +1,13 @@
-"""Spark's filters as those that data nodes evaluate; what they cannot is left to Spark."""
+"""Spark's filters as those that data nodes evaluate; what they cannot is left to Spark.
 
-from collections.abc import Sequence
-from typing import Any
+And what was pushed down, said: Spark's plan has a Python source's filters and columns alone.
+"""
 
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame
 from pyspark.sql import datasource as spark
 
 from rezone.client import Filter, col
@@ -21,6 +26,50 @@ _COMPARED: dict[type[Any], str] = {
     spark.StringEndsWith: "ends_with",
     spark.StringContains: "contains",
 }
+
+
+class PushedDown(NamedTuple):
+    """What a read asks of data nodes, as each of its tasks is told.
+
+    `partitions` of all that the zone has may have rows; `found_by` says how they are found there.
+    """
+
+    zone: str
+    partitions: int
+    of_partitions: int
+    found_by: str
+    filter: str
+    columns: tuple[str, ...]
+    limit: int | None
+    as_of: int | None
+
+    def __str__(self) -> str:
+        return (
+            f"zone {self.zone}: partitions {self.partitions} of {self.of_partitions}, "
+            f"rows by {self.found_by}\n"
+            f"    filter: {self.filter or 'none'}\n"
+            f"    columns: {', '.join(self.columns)}\n"
+            f"    limit: {'none' if self.limit is None else self.limit}\n"
+            f"    as of: {self.as_of or 'the newest commit of each partition'}"
+        )
+
+
+def scans_of(frame: DataFrame, source: str) -> Iterator[PushedDown]:
+    """Yield what each scan of a source in a DataFrame's plan has pushed down.
+
+    Scans are planned for it, which asks the data nodes for routes. Raises ValueError over Spark
+    Connect, whose client has no plan.
+    """
+    if not hasattr(frame, "_jdf"):
+        raise ValueError("over Spark Connect the plan is at the server: call explain there")
+    leaves = frame._jdf.queryExecution().sparkPlan().collectLeaves()  # noqa: SLF001 - no other way
+    for at in range(leaves.size()):
+        leaf = leaves.apply(at)
+        if leaf.getClass().getSimpleName() == "BatchScanExec" and leaf.table().name() == source:
+            for part in leaf.scan().toBatch().planInputPartitions():
+                found = CloudPickleSerializer().loads(bytes(part.pickedPartition()))
+                yield found.value.pushed
+                break
 
 
 def pushed_down(

@@ -7,8 +7,18 @@ import datetime as dt
 from collections.abc import Iterable
 from typing import Any
 
-from rezone.wire.codec.filters import FilterOp, FilterTerm, FilterValue
+from rezone.wire.codec.filters import JOINING, FilterOp, FilterTerm, FilterTerms, FilterValue
 
+WRITTEN_VALUES_MAX = 10
+_WRITTEN = {
+    FilterOp.EQUAL: "=",
+    FilterOp.LESS: "<",
+    FilterOp.LESS_OR_EQUAL: "<=",
+    FilterOp.GREATER: ">",
+    FilterOp.GREATER_OR_EQUAL: ">=",
+    FilterOp.STARTS_WITH: "STARTS WITH",
+    FilterOp.ENDS_WITH: "ENDS WITH",
+}
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - zone times are UTC without a zone
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -27,6 +37,9 @@ class Filter:
 
     def __invert__(self) -> "Filter":
         return Filter((*self.terms, FilterTerm(FilterOp.NOT)))
+
+    def __str__(self) -> str:
+        return written(self.terms)
 
     def __bool__(self) -> bool:
         raise TypeError("join filters by &, | and ~, not by and, or, not or a chain like a < b < c")
@@ -89,6 +102,28 @@ class Col:
 def col(name: str) -> Col:
     """Return a column of the table, to be compared."""
     return Col(name)
+
+
+def written(terms: FilterTerms) -> str:
+    """Return terms as a person writes them, in brackets where something is joined.
+
+    Values are as they are sent: a date is a number of days.
+    """
+    stack: list[str] = []
+    for term in terms:
+        if term.op is FilterOp.NOT:
+            stack.append(f"NOT {stack.pop()}")
+        elif term.op in JOINING:
+            right, left = stack.pop(), stack.pop()
+            stack.append(f"({left} {term.op.upper()} {right})")
+        elif term.op is FilterOp.IS_NULL:
+            stack.append(f"{term.column} IS NULL")
+        else:
+            said = ", ".join(map(repr, term.all_values[:WRITTEN_VALUES_MAX]))
+            more = ", ..." if len(term.all_values) > WRITTEN_VALUES_MAX else ""
+            listed = f"({said}{more})" if term.op is FilterOp.IN else said
+            stack.append(f"{term.column} {_WRITTEN.get(term.op, term.op.upper())} {listed}")
+    return " ".join(stack)
 
 
 def wire_value(value: Any) -> FilterValue | bytes:

@@ -47,6 +47,13 @@ class Selection:
         names = self._columns or codec.arrow_schema.names
         self.schema = pa.schema([codec.arrow_schema.field(name) for name in names])
 
+    @property
+    def found_by(self) -> str:
+        """How data nodes find the rows: by key, by an index where that is built, or by a scan."""
+        if self._hashes is not None:
+            return f"key ({len(self._hashes)})"
+        return f"index {self._index.name}" if self._index is not None else "scan"
+
     def may_have(self, hashes: HashRange) -> bool:
         """Whether a range of hashes may have rows that pass."""
         if self._hashes is None:
