@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from node_parsers import CODEC
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from hostile_bytes import Parser
 from rezone.client.feed import token
@@ -22,7 +23,8 @@ from rezone.transfer.bulk.digests import RangeDigests
 from rezone.transfer.bulk.directory import Directory, note_in
 from rezone.transfer.bulk.exported import ExportedPart, ExportManifest, ExportPlan
 from rezone.transfer.bulk.parquet import ParquetUnit, read_unit
-from rezone.transfer.bulk.sources import LoadUnit, numbered
+from rezone.transfer.bulk.sources import Files, FileUnit
+from rezone.transfer.iceberg import loads
 from rezone.transfer.load_job import LoadedUnit, RefusedRow
 from rezone.transfer.options import decode_filter
 from rezone.transfer.sinks import _Noted
@@ -45,6 +47,7 @@ COPY = PartitionCopy(
 MANY = [msgspec.structs.replace(COPY, partition=number) for number in range(100)]
 BACKFILL = BackfillPlan(nodes={1: "a:1"}, ranges=(BackfillRange(5, 1),))
 TERM = FilterTerm(FilterOp.EQUAL, "id", (1,))
+DELETES = pa.table({"file_path": ["a", "b"], "pos": [1, 2]})
 DEEP = b'{"unknown": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 PACKED_DEEP = b"\x91" * 100_000
 """The same in msgpack: an array in an array."""
@@ -116,9 +119,14 @@ def read_parquet(path: Path) -> None:
         batch.to_pylist()
 
 
+def read_deletes(path: Path) -> None:
+    """Read which rows of a file an Iceberg table has deleted."""
+    loads._of_positions(PyArrowFileIO(), str(path), "a")
+
+
 def read_csv(path: Path) -> None:
     """Read a CSV file."""
-    for _, batch in numbered(Directory(str(path.parent)), LoadUnit(0, "a", None), ROWS.schema):
+    for _, batch in Files(str(path.parent)).read(FileUnit(0, "a", None), ROWS.schema):
         batch.to_pylist()
 
 
@@ -190,6 +198,11 @@ PARSERS = {
     "Parquet files": Parser(
         functools.partial(read_file, read_parquet),
         (written(lambda sink: pq.write_table(ROWS, sink)),),
+        REFUSED_BY_ARROW,
+    ),
+    "deleted rows of Iceberg tables": Parser(
+        functools.partial(read_file, read_deletes),
+        (written(lambda sink: pq.write_table(DELETES, sink)),),
         REFUSED_BY_ARROW,
     ),
     "CSV files": Parser(
