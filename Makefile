@@ -85,7 +85,7 @@ chaos-short: prepare ## Make three of these faults, or say that this machine can
 	PYTHONPATH=operator:. $(RUN) -m e2e.chaos --faults short --or-skip $(if $(SEED),--seed $(SEED))
 
 chaos-operator: prepare ## Kill the operator at every point, delete objects at every state, and simulate with SEEDS= (1500) pairs of faults and storms
-	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/test_controller_killed.py tests/controller/test_controller_killed_resharding.py tests/controller/test_controller_killed_spark.py tests/controller/test_controller_deletions.py tests/controller/test_controller_recovering.py tests/controller/test_controller_lost_machine.py tests/controller/test_controller_restored.py tests/simulation $(TEST_ARGS)
+	REZONE_SIMULATION_SEEDS=$(or $(SEEDS),1500) $(RUN) -m pytest tests/controller/deaths/test_controller_killed.py tests/controller/deaths/test_controller_killed_resharding.py tests/controller/deaths/test_controller_killed_spark.py tests/controller/deaths/test_controller_deletions.py tests/controller/deaths/test_controller_recovering.py tests/controller/on_cluster/test_controller_lost_machine.py tests/controller/deaths/test_controller_restored.py tests/simulation $(TEST_ARGS)
 
 evidence: prepare ## Record what SEEDS= (1000) seeds and all faults on real processes show in docs/evidence.json (hours; STORM=, FAULTS=)
 	mkdir -p build

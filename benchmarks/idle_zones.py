@@ -24,7 +24,7 @@ from harness.operated import NAMESPACE, cpu_seconds, operator, writes_of
 
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.service.server import NodeServer
-from rezone.kube.names import NODE_ID_LABEL
+from rezone.kube.api.names import NODE_ID_LABEL
 from rezone.local.api import Json, KubeApi
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
 from rezone.resources.crd import custom_resource_definitions

@@ -38,11 +38,11 @@ from rezone.domain.assignment import assignments
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.topology_text import Topology
-from rezone.kube import kinds
-from rezone.kube.data_node import PodSettings, build_pod
-from rezone.kube.errors import MissingError
-from rezone.kube.kinds import Manifest
-from rezone.kube.routes import RouteStore
+from rezone.kube.api import kinds
+from rezone.kube.api.errors import MissingError
+from rezone.kube.api.kinds import Manifest
+from rezone.kube.nodes.data_node import PodSettings, build_pod
+from rezone.kube.stored.routes import RouteStore
 from rezone.resources.machine_status import Transition
 from rezone.resources.task import PlanSummary, RebalanceTask, RebalanceTaskStatus
 from rezone.resources.zone import DistributionZone

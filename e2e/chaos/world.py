@@ -20,8 +20,8 @@ from e2e.chaos.shim import Control, environment
 from rezone.cli.demo.cluster import NAMESPACE, DemoCluster, DemoError
 from rezone.cli.demo.run import MANIFESTS
 from rezone.client import TableClient
-from rezone.kube.data_node import claim_name
-from rezone.kube.names import NODE_ID_LABEL
+from rezone.kube.api.names import NODE_ID_LABEL
+from rezone.kube.nodes.data_node import claim_name
 from rezone.local.agent.records import ContainerRecord, PodRecord, load_record
 from rezone.local.processes import PidFile, ProcessId, spawn
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES

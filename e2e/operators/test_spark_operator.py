@@ -23,16 +23,16 @@ from e2e.operators.spark_operator import SparkOperator
 from rezone.domain.access.template_policy import TemplatePolicy
 from rezone.domain.model.world import SparkView
 from rezone.domain.rebalance.run import child_name
-from rezone.kube.client import Kube, connect
-from rezone.kube.kinds import TaskKind, ZoneKind
-from rezone.kube.spark import (
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.kinds import TaskKind, ZoneKind
+from rezone.kube.jobs.spark import (
     SparkSettings,
     SparkStore,
     build_application,
     plan_config_name,
 )
-from rezone.kube.store import StatusStore
-from rezone.kube.template import MERGE_KEYS
+from rezone.kube.nodes.template import MERGE_KEYS
+from rezone.kube.stored.store import StatusStore
 from rezone.local.controlplane import ControlPlane, ControlPlaneSettings
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec

@@ -7,7 +7,7 @@ import pytest
 from rezone.cli.jobs.follow import FAILED, end_of, progress_line
 from rezone.cli.jobs.states import meaning_for_job
 from rezone.domain.observed.spark_states import STATES
-from rezone.kube.bulk_jobs import SAID_CHARACTERS_MAX, JobView, said_in
+from rezone.kube.jobs.bulk_jobs import SAID_CHARACTERS_MAX, JobView, said_in
 
 VERIFIED = {"job": "verify", "first": {"rows": 3, "asOf": 1, "digest": "d"}, "ranges": 16}
 ESCAPE = "\x1b]0;title\x07"

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from rezone.cli.check import CheckFailedError, check, check_installation
 from rezone.domain.observed.rollout import NOTHING
 from rezone.domain.zone.status import ZoneHealth, zone_conditions
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import ExistsError
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import ExistsError
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.conditions import Reason
 from rezone.resources.model import ObjectMeta
 from rezone.resources.zone import DistributionZone

@@ -14,9 +14,9 @@ from rezone.cli.look import present
 from rezone.cli.look.present import Pace, follow
 from rezone.cli.look.source import Source, Watched
 from rezone.cli.look.views import ZoneList
-from rezone.kube.client import Kube
-from rezone.kube.errors import MissingError, UnavailableError
-from rezone.kube.kinds import ZoneKind
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import MissingError, UnavailableError
+from rezone.kube.api.kinds import ZoneKind
 from rezone.report.document import Document
 
 KUBE = cast("Kube", SimpleNamespace(connection=None))

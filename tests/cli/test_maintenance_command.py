@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from rezone.cli.maintenance import maintenance, shown
 from rezone.domain.observed.maintenance import ANNOTATION
-from rezone.kube.client import Kube, connect
-from rezone.kube.kinds import Node
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.kinds import Node
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.conditions import ConditionType, Reason, condition_of
 from rezone.resources.model import ObjectMeta
 from rezone.resources.zone import DistributionZone

@@ -1,7 +1,7 @@
 """`rezone migrate` on a real API server: what it asks for, and what it says when it fails.
 
 The test plays the operator. That a move and the way back succeed is shown with one, in
-`tests/controller/test_controller_operator.py`.
+`tests/controller/on_cluster/test_controller_operator.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rezone.cli.migrate import failback_target, migrate, move
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import MissingError
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import MissingError
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.conditions import ConditionType, Reason, condition_of
 from rezone.resources.migration import (
     MigrationState,

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from rezone.cli.look.text import text_of
 from rezone.cli.main import main
-from rezone.kube.client import Kube, KubeSettings, connect
-from rezone.kube.kinds import TaskKind
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, KubeSettings, connect
+from rezone.kube.api.kinds import TaskKind
+from rezone.kube.stored.store import StatusStore
 from rezone.report.build import task_before, task_report, transfer_report
 from rezone.report.compared import UNKNOWN
 from rezone.resources.migration import RegionMigration, RegionMigrationStatus

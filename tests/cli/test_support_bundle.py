@@ -21,13 +21,13 @@ from rezone.cli.look.text import text_of
 from rezone.cli.look.views import SupportBundle, Unread
 from rezone.cli.main import main
 from rezone.domain.routing import routes
-from rezone.kube.client import Kube, connect
-from rezone.kube.connection import MERGE_PATCH
-from rezone.kube.errors import UnavailableError
-from rezone.kube.kinds import Event, Kind, Node, Pod, Secret
-from rezone.kube.names import DATA_NODE, labels_of
-from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.connection import MERGE_PATCH
+from rezone.kube.api.errors import UnavailableError
+from rezone.kube.api.kinds import Event, Kind, Node, Pod, Secret
+from rezone.kube.api.names import DATA_NODE, labels_of
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import StatusStore
 from rezone.local.agent.server import KubeletServer
 from rezone.local.certificates import CertificateAuthority
 from rezone.resources.task import RebalanceTask

@@ -17,10 +17,10 @@ from rezone.cli.main import main
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.what_if import Joining, Question
-from rezone.kube.client import Kube, connect
-from rezone.kube.kinds import TaskKind, ZoneKind
-from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.kinds import TaskKind, ZoneKind
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DistributionZoneStatus

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from rezone.console.events import NOTHING, EventSettings, EventStreams, changes
-from rezone.kube.errors import UnauthenticatedError, UnavailableError
+from rezone.kube.api.errors import UnauthenticatedError, UnavailableError
 
 Step = Mapping[str, str] | Exception
 

@@ -14,7 +14,7 @@ from rezone.console.partitions import PAGE_PARTITIONS
 from rezone.console.resharding import TARGETS_SHOWN_MAX, resharding_view
 from rezone.console.tasks import task_view
 from rezone.domain.routing.route_records import RouteRecords
-from rezone.kube.names import OWNER_LABEL
+from rezone.kube.api.names import OWNER_LABEL
 from rezone.resources.task import TaskType
 from rezone.wire.layouts import Layout, overlaps
 

@@ -27,11 +27,11 @@ from kubernetes_fixture import establish
 from rezone.console.events import EventSettings
 from rezone.console.guard import HEADERS
 from rezone.domain.model.world import RouteChange
-from rezone.kube.client import Kube, connect
-from rezone.kube.kinds import ConfigMap, Kind, SparkApplication, TaskKind, ZoneKind
-from rezone.kube.names import TRANSFER, labels_of
-from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.kinds import ConfigMap, Kind, SparkApplication, TaskKind, ZoneKind
+from rezone.kube.api.names import TRANSFER, labels_of
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec, TaskState
 from rezone.resources.zone import DistributionZone

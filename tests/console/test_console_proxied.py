@@ -19,9 +19,9 @@ from rezone.cli.console import STREAMS_OF_MANY_MAX
 from rezone.console.events import EventSettings
 from rezone.console.proxied import TOKEN_LENGTH_MAX, NobodyError, Proxied, caller_token
 from rezone.console.server import CONNECTIONS_MAX
-from rezone.kube.client import Kube, connect
-from rezone.kube.kinds import Kind, TaskKind
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.kinds import Kind, TaskKind
+from rezone.kube.stored.store import StatusStore
 from rezone.local.controlplane import free_ports
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec

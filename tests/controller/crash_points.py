@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rezone.domain.model.world import RouteChange, SparkView
-from rezone.kube.client import Kube
-from rezone.kube.names import AnyObject
-from rezone.kube.routes import RouteStore
-from rezone.kube.spark import Owner, SparkStore
-from rezone.kube.store import O, StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.names import AnyObject
+from rezone.kube.jobs.spark import Owner, SparkStore
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import O, StatusStore
 from rezone.resources.machine_status import MachineStatus
 from rezone.resources.model import Model
 from rezone.resources.task import RebalanceTask, RebalanceTaskStatus

@@ -22,8 +22,8 @@ from rezone.controller.reconcile.task import TaskReconciler
 from rezone.controller.reconcile.zone import ZoneReconciler
 from rezone.controller.work.keys import Kind, ObjectKey, owning_tasks
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.kube.client import Kube, connect
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.stored.store import StatusStore
 from rezone.local.api import KubeApi
 
 PLURALS = {

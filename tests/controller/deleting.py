@@ -16,9 +16,9 @@ from typing import Any
 from crash_points import entered
 from operated_cluster import TestCluster, path_of, reports_of, routes_of
 
-from rezone.kube.client import Kube
-from rezone.kube.names import AnyObject
-from rezone.kube.store import O, StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.names import AnyObject
+from rezone.kube.stored.store import O, StatusStore
 from rezone.local.api import KubeApi
 from rezone.resources.model import Model
 from rezone.wire.errors import RezoneError

@@ -15,7 +15,7 @@ from replica_cluster import FAST, Coordinator, LocalNode, ProcessNode
 
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.service.listener import Listener
-from rezone.kube.authority import Authority
+from rezone.kube.tls.authority import Authority
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.messages import ZoneConfig
 from rezone.wire.transport.flight import NodeClient

@@ -32,8 +32,8 @@ from rezone.domain.machines.statuses import Standing, with_conditions
 from rezone.domain.observed.rollout import NOTHING, RolloutDecision
 from rezone.domain.observed.volumes import Growth
 from rezone.domain.zone.status import ZoneHealth, zone_conditions
-from rezone.kube.client import connect
-from rezone.kube.kinds import ConfigMap
+from rezone.kube.api.client import connect
+from rezone.kube.api.kinds import ConfigMap
 from rezone.resources import API_VERSION
 from rezone.resources.conditions import Reason
 from rezone.resources.generate import drift

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from hostile_bytes import Parser
 from rezone.datanode.resharding.reshard_streams import _range_entry
-from rezone.kube.authority import Authority
-from rezone.kube.certificates import Issuer
+from rezone.kube.tls.authority import Authority
+from rezone.kube.tls.certificates import Issuer
 from rezone.storage.applier import AppliedState, pairs_of
 from rezone.storage.budget import Tally
 from rezone.storage.copies.range_ingest import check_versions

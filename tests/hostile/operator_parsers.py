@@ -21,12 +21,12 @@ from rezone.cli.login import LoginError, certificate_in
 from rezone.domain.observed.maintenance import until
 from rezone.domain.routing import topology_text
 from rezone.domain.routing.route_shards import decode_record, encode_record
-from rezone.kube.bulk_jobs import said_in
-from rezone.kube.certificates import issuer_of
-from rezone.kube.client_certificates import UnusableRequestError, parse
-from rezone.kube.connection import RefusedError, UnansweredError, _refused, parsed
-from rezone.kube.errors import InvalidWriteError
-from rezone.kube.loads import load_of
+from rezone.kube.api.connection import RefusedError, UnansweredError, _refused, parsed
+from rezone.kube.api.errors import InvalidWriteError
+from rezone.kube.jobs.bulk_jobs import said_in
+from rezone.kube.jobs.loads import load_of
+from rezone.kube.tls.certificates import issuer_of
+from rezone.kube.tls.client_certificates import UnusableRequestError, parse
 from rezone.wire.messages import LeaderAndIsr
 from rezone.wire.messages.loads import ClientLoad, RequestLoad
 from rezone.wire.transport.identity import Identity, Role

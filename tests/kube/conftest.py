@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubernetes_fixture import establish
-from rezone.kube.client import Kube, connect
+from rezone.kube.api.client import Kube, connect
 from rezone.resources.crd import custom_resource_definitions
 from spark_crd import SPARK_CRD
 

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rezone.domain.routing import routes
-from rezone.kube.client import Kube
-from rezone.kube.errors import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import (
     ConflictWriteError,
     ExistsError,
     KubeError,
     UnavailableError,
 )
-from rezone.kube.kinds import Manifest, ZoneKind
-from rezone.kube.store import StatusStore
+from rezone.kube.api.kinds import Manifest, ZoneKind
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec
 from rezone.resources.zone import DistributionZone

@@ -2,7 +2,7 @@
 
 from kube_helpers import zone_of
 
-from rezone.kube.bulk_jobs import Means, Volume, bulk_job
+from rezone.kube.jobs.bulk_jobs import Means, Volume, bulk_job
 from rezone.resources.zone_status import DataNodeStatus, DistributionZoneStatus
 
 

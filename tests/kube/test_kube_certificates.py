@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from kube_helpers import data_nodes, stored_zone, zone_of
 
-from rezone.kube.authority import LIFETIME, Authority
-from rezone.kube.certificates import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import ForeignObjectError, InvalidWriteError
+from rezone.kube.api.kinds import Manifest, Pod, Secret
+from rezone.kube.jobs.spark import SparkSettings, build_application
+from rezone.kube.nodes.data_node import PodSettings, build_pod, template_hash
+from rezone.kube.nodes.pods import PodStore
+from rezone.kube.tls.authority import LIFETIME, Authority
+from rezone.kube.tls.certificates import (
     AUTHORITY_SECRET,
     LOOK_AGAIN,
     IssuedCertificates,
     NodeNames,
     secret_name,
 )
-from rezone.kube.client import Kube
-from rezone.kube.data_node import PodSettings, build_pod, template_hash
-from rezone.kube.errors import ForeignObjectError, InvalidWriteError
-from rezone.kube.kinds import Manifest, Pod, Secret
-from rezone.kube.pods import PodStore
-from rezone.kube.spark import SparkSettings, build_application
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import RebalanceTask, RebalanceTaskSpec
 from rezone.wire.transport.identity import Identity, Role

@@ -11,10 +11,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client import Configuration
 
-from rezone.kube.changes import ChangeSettings, ChangeWatch
-from rezone.kube.client import Kube
-from rezone.kube.connection import Connection, ConnectionSettings
-from rezone.kube.kinds import ConfigMap
+from rezone.kube.api.changes import ChangeSettings, ChangeWatch
+from rezone.kube.api.client import Kube
+from rezone.kube.api.connection import Connection, ConnectionSettings
+from rezone.kube.api.kinds import ConfigMap
 
 FAST = ChangeSettings(retry_seconds=0.01, retry_seconds_max=0.02, begin_timeout_seconds=5)
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

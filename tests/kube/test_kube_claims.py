@@ -8,10 +8,10 @@ import pytest
 from kube_helpers import stored_zone, zone_of
 
 from rezone.controller.coordination.volumes import grow_volumes
-from rezone.kube.claims import ClaimStore, view_of
-from rezone.kube.client import Kube
-from rezone.kube.data_node import build_claim
-from rezone.kube.kinds import Manifest, PersistentVolumeClaim
+from rezone.kube.api.client import Kube
+from rezone.kube.api.kinds import Manifest, PersistentVolumeClaim
+from rezone.kube.nodes.claims import ClaimStore, view_of
+from rezone.kube.nodes.data_node import build_claim
 from rezone.local.api import KubeApi
 from rezone.local.errors import ApiError
 from rezone.resources.zone import DistributionZone

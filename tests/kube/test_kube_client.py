@@ -12,9 +12,9 @@ import pytest
 import yaml
 from kubernetes.aio.client import Configuration
 
-from rezone.kube.client import Kube, KubeSettings, connect
-from rezone.kube.connection import Connection, ConnectionSettings
-from rezone.kube.errors import (
+from rezone.kube.api.client import Kube, KubeSettings, connect
+from rezone.kube.api.connection import Connection, ConnectionSettings
+from rezone.kube.api.errors import (
     ConflictWriteError,
     ExistsError,
     ForbiddenError,
@@ -24,7 +24,7 @@ from rezone.kube.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from rezone.kube.kinds import ConfigMap, ZoneKind
+from rezone.kube.api.kinds import ConfigMap, ZoneKind
 
 MAP = {"metadata": {"name": "m", "namespace": "ns", "resourceVersion": "1"}}
 
@@ -236,7 +236,7 @@ async def test_long_list_is_complete(
     api: Kube, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list cut at its first chunk would look like deletions."""
-    monkeypatch.setattr("rezone.kube.client.LIST_CHUNK_OBJECTS", 2)
+    monkeypatch.setattr("rezone.kube.api.client.LIST_CHUNK_OBJECTS", 2)
     for i in range(5):
         await api.create(ConfigMap, {"metadata": {"name": f"m{i}", "namespace": namespace}})
     assert len(await api.list(ConfigMap, namespace)) == 5

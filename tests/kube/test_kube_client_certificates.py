@@ -20,12 +20,12 @@ from kube_helpers import stored_zone
 
 from rezone.cli.login import Login, LoginError, log_in, renewed, request_of
 from rezone.domain.access.client_requests import SIGNER
-from rezone.kube.authority import Authority
-from rezone.kube.certificates import IssuedCertificates
-from rezone.kube.client import Kube, connect
-from rezone.kube.client_certificates import ClientCertificates
-from rezone.kube.errors import UnknownOutcomeError
-from rezone.kube.kinds import CertificateRequest, Manifest
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import UnknownOutcomeError
+from rezone.kube.api.kinds import CertificateRequest, Manifest
+from rezone.kube.tls.authority import Authority
+from rezone.kube.tls.certificates import IssuedCertificates
+from rezone.kube.tls.client_certificates import ClientCertificates
 from rezone.local.api import KubeApi
 from rezone.local.errors import ApiError
 from rezone.wire.transport.identity import Identity, Role

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kube_helpers import NOW, stored_zone, zone_of
 
-from rezone.kube.client import Kube
-from rezone.kube.errors import UnavailableError
-from rezone.kube.events import EventLimits, EventRecorder, EventType
-from rezone.kube.kinds import Event
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import UnavailableError
+from rezone.kube.api.kinds import Event
+from rezone.kube.stored.events import EventLimits, EventRecorder, EventType
 from standing_clock import StandingClock
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kube_helpers import stored_zone
 
-from rezone.kube.client import Kube
-from rezone.kube.data_node import PodSettings, build_pod
-from rezone.kube.errors import InvalidTemplateError
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import InvalidTemplateError
+from rezone.kube.nodes.data_node import PodSettings, build_pod
+from rezone.kube.stored.store import StatusStore
 from rezone.local.tools import find_tools
 from rezone.resources.zone import DistributionZone
 

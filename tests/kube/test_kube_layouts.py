@@ -12,10 +12,10 @@ from kube_helpers import records_of, stored_zone
 from rezone.domain.model.world import RouteChange
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.route_shards import SHARDS_PER_GENERATION, shard_name
-from rezone.kube.client import Kube
-from rezone.kube.errors import ConflictWriteError, UnavailableError
-from rezone.kube.kinds import ConfigMap
-from rezone.kube.routes import DamagedRoutesError, RouteStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import ConflictWriteError, UnavailableError
+from rezone.kube.api.kinds import ConfigMap
+from rezone.kube.stored.routes import DamagedRoutesError, RouteStore
 from rezone.wire.layouts import id_of
 from rezone.wire.messages import LeaderAndIsr, PartitionId
 

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube_helpers import FakeClock, FakeLeases, Line, settle
 
-from rezone.kube.client import Kube
-from rezone.kube.errors import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import (
     ConflictWriteError,
     ExistsError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from rezone.kube.kinds import Lease
-from rezone.kube.lease import LEASE_NAME, ElectionSettings, LeaderElection, new_identity
+from rezone.kube.api.kinds import Lease
+from rezone.kube.stored.lease import LEASE_NAME, ElectionSettings, LeaderElection, new_identity
 
 SETTINGS = ElectionSettings(
     lease_duration_seconds=15,

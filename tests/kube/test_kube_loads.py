@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rezone.kube import loads
-from rezone.kube.errors import ForbiddenError
-from rezone.kube.loads import RateReader, load_of
+from rezone.kube.api.errors import ForbiddenError
+from rezone.kube.jobs import loads
+from rezone.kube.jobs.loads import RateReader, load_of
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages.loads import ClientLoad, RequestLoad
 from standing_clock import StandingClock

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from kube_helpers import data_nodes, stored_zone, zone_of
 
 from rezone.domain.access.template_policy import TemplatePolicy
-from rezone.kube.client import Kube
-from rezone.kube.data_node import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import ExistsError, ForeignObjectError, InvalidWriteError
+from rezone.kube.api.kinds import (
+    Node,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    Service,
+    ZoneKind,
+)
+from rezone.kube.api.names import require_owned
+from rezone.kube.nodes.data_node import (
     PodSettings,
     build_claim,
     build_disruption_budget,
@@ -24,18 +34,8 @@ from rezone.kube.data_node import (
     selector_text,
     template_hash,
 )
-from rezone.kube.errors import ExistsError, ForeignObjectError, InvalidWriteError
-from rezone.kube.kinds import (
-    Node,
-    PersistentVolumeClaim,
-    Pod,
-    PodDisruptionBudget,
-    Service,
-    ZoneKind,
-)
-from rezone.kube.names import require_owned
-from rezone.kube.pods import PodStore
-from rezone.kube.template import MERGE_KEYS, fingerprint, merge
+from rezone.kube.nodes.pods import PodStore
+from rezone.kube.nodes.template import MERGE_KEYS, fingerprint, merge
 from rezone.local.api import KubeApi
 from rezone.local.errors import ApiError
 

@@ -12,10 +12,10 @@ from rezone.domain.model.world import RouteChange
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.route_shards import shard_name
-from rezone.kube.client import Kube
-from rezone.kube.errors import ForeignObjectError
-from rezone.kube.kinds import ConfigMap
-from rezone.kube.routes import DamagedRoutesError, RouteStore, highest_coordinator_epoch
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import ForeignObjectError
+from rezone.kube.api.kinds import ConfigMap
+from rezone.kube.stored.routes import DamagedRoutesError, RouteStore, highest_coordinator_epoch
 from rezone.wire.messages import LeaderAndIsr
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kube_helpers import stored_zone
 
-from rezone.kube.client import Kube
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.migration import RegionMigration, RegionMigrationSpec
 from rezone.resources.model import ObjectMeta
 

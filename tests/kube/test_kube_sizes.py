@@ -11,11 +11,11 @@ from kube_helpers import NOW, stored_task, stored_zone
 from rezone.domain.assignment import assignments
 from rezone.domain.assignment.assignments import Skip
 from rezone.domain.routing import routes
-from rezone.kube.client import Kube
-from rezone.kube.kinds import ConfigMap, TaskKind, ZoneKind
-from rezone.kube.names import COMPONENT_LABEL, ROUTES
-from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.kinds import ConfigMap, TaskKind, ZoneKind
+from rezone.kube.api.names import COMPONENT_LABEL, ROUTES
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.task import (
     RANGES_MAX,
     MoveReason,

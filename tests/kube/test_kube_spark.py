@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from kube_helpers import stored_task, stored_zone, task_of, zone_of
 
-from rezone.kube.client import Kube
-from rezone.kube.errors import ForeignObjectError, MissingError
-from rezone.kube.kinds import ConfigMap, SparkApplication
-from rezone.kube.names import DATA_NODE, labels_of
-from rezone.kube.spark import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import ForeignObjectError, MissingError
+from rezone.kube.api.kinds import ConfigMap, SparkApplication
+from rezone.kube.api.names import DATA_NODE, labels_of
+from rezone.kube.jobs.spark import (
     INLINE_PLAN_BYTES_MAX,
     QUICK_JVM,
     SparkSettings,

@@ -7,17 +7,17 @@ from datetime import timedelta
 import pytest
 from kube_helpers import NOW, stored_task, stored_zone, task_of, zone_of
 
-from rezone.kube.client import Kube
-from rezone.kube.errors import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import (
     ConflictWriteError,
     ForeignObjectError,
     InvalidWriteError,
     MissingError,
     UnreadableError,
 )
-from rezone.kube.kinds import TaskKind
-from rezone.kube.names import is_owned
-from rezone.kube.store import StatusStore, parse
+from rezone.kube.api.kinds import TaskKind
+from rezone.kube.api.names import is_owned
+from rezone.kube.stored.store import StatusStore, parse
 from rezone.resources.conditions import (
     Condition,
     ConditionStatus,

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from kube_helpers import data_nodes, stored_zone, task_of, zone_of
 
 from rezone.domain.access.template_policy import TemplatePolicy
-from rezone.kube.client import Kube
-from rezone.kube.data_node import PodSettings, build_pod
-from rezone.kube.errors import ForbiddenError, InvalidTemplateError, InvalidWriteError
-from rezone.kube.kinds import Kind, Pod
-from rezone.kube.pods import PodStore
-from rezone.kube.spark import SparkSettings, build_application
-from rezone.kube.template import MERGE_KEYS
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import ForbiddenError, InvalidTemplateError, InvalidWriteError
+from rezone.kube.api.kinds import Kind, Pod
+from rezone.kube.jobs.spark import SparkSettings, build_application
+from rezone.kube.nodes.data_node import PodSettings, build_pod
+from rezone.kube.nodes.pods import PodStore
+from rezone.kube.nodes.template import MERGE_KEYS
 from rezone.resources.zone import DistributionZone
 
 SETTINGS = PodSettings(image="registry.example/rezone:1")

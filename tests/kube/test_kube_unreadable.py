@@ -11,11 +11,11 @@ from kube_helpers import stored_task, stored_zone
 
 from rezone.controller.observing.observe import migration_view
 from rezone.controller.reconcile.zone_tasks import copies_now, moves_now, task_name
-from rezone.kube.client import Kube
-from rezone.kube.errors import UnreadableError
-from rezone.kube.kinds import Manifest, MigrationKind, TaskKind, ZoneKind
-from rezone.kube.standins import stand_in
-from rezone.kube.store import StatusStore, parse
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import UnreadableError
+from rezone.kube.api.kinds import Manifest, MigrationKind, TaskKind, ZoneKind
+from rezone.kube.api.standins import stand_in
+from rezone.kube.stored.store import StatusStore, parse
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
@@ -133,7 +133,7 @@ def test_words_of_a_later_version_are_left_out() -> None:
 @pytest.mark.proves("TR-03")
 def test_what_is_wrong_without_its_words_too_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any other error would end the passes of the whole zone again."""
-    monkeypatch.setattr("rezone.kube.store.without_words", lambda body, _error: body)
+    monkeypatch.setattr("rezone.kube.stored.store.without_words", lambda body, _error: body)
     with pytest.raises(UnreadableError, match=r"status\.waitingReason"):
         parse(RebalanceTask, task_body({"waitingReason": "Boredom"}))
 

@@ -23,8 +23,8 @@ from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.observing.health import registry_of
-from rezone.kube.data_node import PodSettings, build_pod
-from rezone.kube.names import TRANSFER, labels_of
+from rezone.kube.api.names import TRANSFER, labels_of
+from rezone.kube.nodes.data_node import PodSettings, build_pod
 from rezone.resources import NAMESPACE as SYSTEM
 from rezone.resources.packaging import OVERLAYS, render, without_helm
 from rezone.resources.zone import DistributionZone

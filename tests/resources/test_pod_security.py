@@ -15,7 +15,7 @@ import pytest
 import yaml
 from resource_server import REPOSITORY, Kubectl
 
-from rezone.kube.data_node import PodSettings, build_pod
+from rezone.kube.nodes.data_node import PodSettings, build_pod
 from rezone.resources.packaging import OVERLAYS
 from rezone.resources.zone import DistributionZone
 

@@ -28,31 +28,26 @@ from typing import Any, NamedTuple
 import structlog
 
 from simulation import (
-    conditional,
     coverage,
-    cuts,
-    deletions,
-    maintained,
-    producing,
-    runs,
-    slow_disks,
     test_restored,
     test_shared_appends,
     test_shared_calls,
     test_transaction_storms,
 )
-from simulation.closed_times import ClosedTimes
-from simulation.copy_storm import CopyStorm
-from simulation.cut_over import CutOver
-from simulation.data_plane import DataPlane
-from simulation.failing_disks import FailingDisks
-from simulation.following import Followed
-from simulation.following_copies import FollowedCopies
-from simulation.half_open import HalfOpen
-from simulation.indexed import Indexed
+from simulation.clients import conditional, producing
+from simulation.clients.following import Followed
+from simulation.clients.following_copies import FollowedCopies
 from simulation.loop import VirtualLoop
+from simulation.scenarios import cuts, deletions, maintained, runs, slow_disks
+from simulation.storms.closed_times import ClosedTimes
+from simulation.storms.copy_storm import CopyStorm
+from simulation.storms.cut_over import CutOver
+from simulation.storms.data_plane import DataPlane
+from simulation.storms.failing_disks import FailingDisks
+from simulation.storms.half_open import HalfOpen
+from simulation.storms.indexed import Indexed
+from simulation.storms.wrong_clocks import WrongClocks
 from simulation.test_torn_logs import TornLogs
-from simulation.wrong_clocks import WrongClocks
 
 Counts = collections.Counter[str]
 

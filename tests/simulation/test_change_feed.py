@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.following import Followed
-from simulation.following_copies import FollowedCopies
-from simulation.runs import seeds
+from simulation.clients.following import Followed
+from simulation.clients.following_copies import FollowedCopies
+from simulation.scenarios.runs import seeds
 
 
 @pytest.mark.proves("CF-01", "CF-02")

@@ -7,8 +7,10 @@ import pytest
 from rezone.domain.assignment import assignments
 from rezone.resources.task import TaskState
 from rezone.wire.messages import NodeId
-from simulation.runs import die_everywhere
-from simulation.scenarios import (
+from simulation.cluster.waits import circle
+from simulation.cluster.world import Order, World
+from simulation.scenarios.runs import die_everywhere
+from simulation.scenarios.scenarios import (
     MIGRATION,
     SMALL,
     TASK,
@@ -21,8 +23,6 @@ from simulation.scenarios import (
     migrate,
     move,
 )
-from simulation.waits import circle
-from simulation.world import Order, World
 
 SECONDS_MAX = 300.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.closed_times import ClosedTimes
-from simulation.runs import seeds
+from simulation.scenarios.runs import seeds
+from simulation.storms.closed_times import ClosedTimes
 
 FOUND = (27, 38, 70)
 """Without what keeps clock bound a row is written where others had read: by a leader that is

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.conditional import ConditionalCopyStorm, ConditionalCutOver
-from simulation.runs import seeds
+from simulation.clients.conditional import ConditionalCopyStorm, ConditionalCutOver
+from simulation.scenarios.runs import seeds
 
 
 @pytest.mark.proves("B-08")

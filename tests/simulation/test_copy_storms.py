@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.copy_storm import CopyStorm
-from simulation.runs import seeds
+from simulation.scenarios.runs import seeds
+from simulation.storms.copy_storm import CopyStorm
 
 UNAPPLIED_BACKFILLS = (201, 254)
 """In these a tombstone was collected when the last backfilled rows were in the log and not in the

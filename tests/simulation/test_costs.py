@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from rezone.controller.reconcile import zone, zone_mending
-from simulation.runs import RUN_SECONDS_MAX
-from simulation.scenarios import JOIN, MIGRATIONS, MOVE, REPLICAS_UP, ROTATE, Scenario, Start
+from simulation.scenarios.runs import RUN_SECONDS_MAX
+from simulation.scenarios.scenarios import (
+    JOIN,
+    MIGRATIONS,
+    MOVE,
+    REPLICAS_UP,
+    ROTATE,
+    Scenario,
+    Start,
+)
 
 MIGRATION_WRITES_MAX = 10
 REBALANCE_WRITES_MAX = 30

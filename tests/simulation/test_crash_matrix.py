@@ -11,15 +11,15 @@ from rezone.domain.machines import migration_table, rebalance_table
 from rezone.domain.machines.machine import Table
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
-from simulation.edge_scenarios import EDGES
-from simulation.pod_scenarios import PODS
-from simulation.runs import (
+from simulation.scenarios.edge_scenarios import EDGES
+from simulation.scenarios.pod_scenarios import PODS
+from simulation.scenarios.runs import (
     RUN_SECONDS_MAX,
     die_everywhere,
     pair,
     seeds,
 )
-from simulation.scenarios import (
+from simulation.scenarios.scenarios import (
     CANCELS,
     MIGRATION_CANCELS,
     MIGRATION_FAULTS,
@@ -30,7 +30,7 @@ from simulation.scenarios import (
     ROTATE_CANCEL,
     Scenario,
 )
-from simulation.target_scenarios import LOST_SOURCES, TARGETS
+from simulation.scenarios.target_scenarios import LOST_SOURCES, TARGETS
 from simulation.test_lost_quorum_recovered import LOSSES
 
 TABLES = (rebalance_table.TABLE, migration_table.TABLE)

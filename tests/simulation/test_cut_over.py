@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.cut_over import CutOver
-from simulation.runs import seeds
+from simulation.scenarios.runs import seeds
+from simulation.storms.cut_over import CutOver
 
 FOUND = (1003,)
 """Followers held on to streams of a leader's last life, which nobody had seen go: no quorum came.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rezone.domain.observed import hearing
-from simulation.cuts import (
+from simulation.scenarios.cuts import (
     BOUNDS,
     KINDS,
     OPERATOR,
@@ -17,7 +17,7 @@ from simulation.cuts import (
     run_cut,
     storm,
 )
-from simulation.runs import EVERY_POINT, seeds
+from simulation.scenarios.runs import EVERY_POINT, seeds
 
 
 def runs_of(kind: str) -> list[Seen]:

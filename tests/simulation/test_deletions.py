@@ -7,15 +7,21 @@ from collections.abc import Callable
 
 import pytest
 
-from rezone.kube.kinds import ConfigMap, Manifest, MigrationKind, SparkApplication, TaskKind
+from rezone.kube.api.kinds import ConfigMap, Manifest, MigrationKind, SparkApplication, TaskKind
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
-from simulation.apiserver import Key
-from simulation.deletions import delete_one, remains, replace_zone, storm, unfinished_or_lost
-from simulation.pod_scenarios import Claimed, delete_pod_of_leader
-from simulation.runs import ALL_ENDS, RUN_SECONDS_MAX, alternately, seeds
-from simulation.scenarios import MIGRATION, TASK, Scenario, at_once, later, migrate, move
-from simulation.world import Order, World
+from simulation.cluster.apiserver import Key
+from simulation.cluster.world import Order, World
+from simulation.scenarios.deletions import (
+    delete_one,
+    remains,
+    replace_zone,
+    storm,
+    unfinished_or_lost,
+)
+from simulation.scenarios.pod_scenarios import Claimed, delete_pod_of_leader
+from simulation.scenarios.runs import ALL_ENDS, RUN_SECONDS_MAX, alternately, seeds
+from simulation.scenarios.scenarios import MIGRATION, TASK, Scenario, at_once, later, migrate, move
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -12,8 +12,8 @@ from rezone.storage.engines.base import INDEX_PREFIX, time_suffix
 from rezone.storage.log.entry import build_entry, rows_batch
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
-from simulation.disk import Disks, MachineDiedError, TrackedDisk, torn
-from simulation.file_engine import INDEX_END, FileEngine
+from simulation.nodes.disk import Disks, MachineDiedError, TrackedDisk, torn
+from simulation.nodes.file_engine import INDEX_END, FileEngine
 
 SEEDS = range(40)
 

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from simulation.failing_disks import FailingDisks, P
-from simulation.runs import seeds
+from simulation.scenarios.runs import seeds
+from simulation.storms.failing_disks import FailingDisks, P
 
 GAP_SECONDS_MAX = 1.0
 """The way of a report, a record and some frames: leases do not have to run out."""

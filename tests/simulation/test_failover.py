@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rezone.kube.kinds import Pod
+from rezone.kube.api.kinds import Pod
 from rezone.wire.messages import NodeId
-from simulation.kubelet import NAMESPACE
-from simulation.process import SETTINGS
-from simulation.scenarios import Start, at_once, at_rest, later
-from simulation.world import ZONE, Order, World
+from simulation.cluster.kubelet import NAMESPACE
+from simulation.cluster.process import SETTINGS
+from simulation.cluster.world import ZONE, Order, World
+from simulation.scenarios.scenarios import Start, at_once, at_rest, later
 
 SECONDS_MAX = 300.0
 AWAY_SECONDS = 8.0

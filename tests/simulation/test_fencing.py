@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from rezone.wire.messages import ConfigureNode, Message, NodeId, StopReplica
-from simulation.checks import unfinished
-from simulation.scenarios import MIGRATION, TASK, Start, at_once, at_rest, later
-from simulation.world import Order, World
+from simulation.cluster.checks import unfinished
+from simulation.cluster.world import Order, World
+from simulation.scenarios.scenarios import MIGRATION, TASK, Start, at_once, at_rest, later
 
 SECONDS_MAX = 300.0
 START = Start(partitions=1, replicas=2, nodes=3)

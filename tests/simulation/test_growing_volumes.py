@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rezone.kube.kinds import PersistentVolumeClaim
-from simulation.checks import unfinished
-from simulation.kubelet import NAMESPACE
-from simulation.pod_scenarios import Claimed
-from simulation.scenarios import at_once, at_rest
-from simulation.world import Order, World
+from rezone.kube.api.kinds import PersistentVolumeClaim
+from simulation.cluster.checks import unfinished
+from simulation.cluster.kubelet import NAMESPACE
+from simulation.cluster.world import Order, World
+from simulation.scenarios.pod_scenarios import Claimed
+from simulation.scenarios.scenarios import at_once, at_rest
 
 SECONDS_MAX = 300.0
 SMALL, LARGE = "1Gi", "2Gi"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rezone.wire.transport.liveness import Liveness
-from simulation.half_open import HalfOpen
-from simulation.runs import seeds
+from simulation.scenarios.runs import seeds
+from simulation.storms.half_open import HalfOpen
 
 
 @pytest.mark.slow

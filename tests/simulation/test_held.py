@@ -11,8 +11,8 @@ from rezone.storage.log.entry import build_entry, iter_entries, rows_batch
 from rezone.storage.state.meta import CopyMeta
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
-from simulation.file_engine import FileEngine
-from simulation.held import Held, History
+from simulation.nodes.file_engine import FileEngine
+from simulation.nodes.held import Held, History
 
 ENTRIES = 6
 

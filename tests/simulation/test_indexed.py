@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.indexed import Indexed
-from simulation.runs import seeds
+from simulation.scenarios.runs import seeds
+from simulation.storms.indexed import Indexed
 
 CAUGHT = (4, 6)
 """Seeds that fail when entries of undone rows stay, a log is trimmed up to what is applied, or a

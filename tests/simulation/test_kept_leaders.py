@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.runs import die_everywhere
-from simulation.scenarios import (
+from simulation.cluster.world import Order, World
+from simulation.scenarios.runs import die_everywhere
+from simulation.scenarios.scenarios import (
     MIGRATION,
     SMALL,
     Scenario,
@@ -13,7 +14,6 @@ from simulation.scenarios import (
     outside,
     stable_follows,
 )
-from simulation.world import Order, World
 
 KEPT_SECONDS = 4
 

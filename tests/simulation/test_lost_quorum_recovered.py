@@ -13,10 +13,18 @@ import pytest
 
 from rezone.resources.migration import MigrationState as M
 from rezone.wire.messages import NodeId
-from simulation.edge_scenarios import when_stored
-from simulation.runs import RUN_SECONDS_MAX, die_everywhere
-from simulation.scenarios import MIGRATION, Scenario, Start, at_once, at_rest, cancel_all, later
-from simulation.world import Order, World
+from simulation.cluster.world import Order, World
+from simulation.scenarios.edge_scenarios import when_stored
+from simulation.scenarios.runs import RUN_SECONDS_MAX, die_everywhere
+from simulation.scenarios.scenarios import (
+    MIGRATION,
+    Scenario,
+    Start,
+    at_once,
+    at_rest,
+    cancel_all,
+    later,
+)
 
 THREE = Start(replicas=3)
 

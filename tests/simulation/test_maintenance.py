@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rezone.resources.zone_status import MaintenanceState
-from simulation.maintained import (
+from simulation.cluster.world import Order, World
+from simulation.scenarios.maintained import (
     START,
     begin,
     copies,
@@ -16,10 +17,9 @@ from simulation.maintained import (
     spared,
     storm,
 )
-from simulation.pod_scenarios import Claimed
-from simulation.runs import seeds
-from simulation.scenarios import TASK, at_once, at_rest, cordon_leader, later
-from simulation.world import Order, World
+from simulation.scenarios.pod_scenarios import Claimed
+from simulation.scenarios.runs import seeds
+from simulation.scenarios.scenarios import TASK, at_once, at_rest, cordon_leader, later
 
 SECONDS_MAX = 600.0
 NODE = 0

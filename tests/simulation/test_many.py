@@ -159,7 +159,8 @@ def test_all_tests_with_seeds_are_storms() -> None:
 
     `make seeds` would pass where CI finds a failure: producer storms did that once.
     """
-    with_seeds = modules(with_text="from simulation.runs import") & modules(with_text="seeds(")
+    chosen = modules(with_text="from simulation.scenarios.runs import")
+    with_seeds = chosen & modules(with_text="seeds(")
 
     assert with_seeds - {Path(__file__).stem} - NOT_BY_SEEDS.keys() == STORMS.keys()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.producing import NamedCopyStorm, NamedCutOver
-from simulation.runs import seeds
+from simulation.clients.producing import NamedCopyStorm, NamedCutOver
+from simulation.scenarios.runs import seeds
 
 
 @pytest.mark.proves("PW-01", "B-08")

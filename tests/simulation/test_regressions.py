@@ -8,14 +8,15 @@ import pytest
 
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_shards import decode_record, encode_record
-from rezone.kube.kinds import ConfigMap
+from rezone.kube.api.kinds import ConfigMap
 from rezone.resources.task import TaskState
 from rezone.wire.messages import FIRST_PARTITION_EPOCH, IsrProposal, LeaderAndIsr, NodeId, Role
-from simulation.apiserver import Key
-from simulation.kubelet import NAMESPACE
-from simulation.pod_scenarios import delete_pod_of_leader
-from simulation.process import SETTINGS
-from simulation.scenarios import (
+from simulation.cluster.apiserver import Key
+from simulation.cluster.kubelet import NAMESPACE
+from simulation.cluster.process import SETTINGS
+from simulation.cluster.world import ZONE, Order, World
+from simulation.scenarios.pod_scenarios import delete_pod_of_leader
+from simulation.scenarios.scenarios import (
     MIGRATION,
     TASK,
     Start,
@@ -27,7 +28,6 @@ from simulation.scenarios import (
     migrate,
     move,
 )
-from simulation.world import ZONE, Order, World
 
 SECONDS_MAX = 300.0
 THREE = Start(replicas=3)

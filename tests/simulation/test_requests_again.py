@@ -16,7 +16,8 @@ from rezone.wire.messages import (
     Role,
     Takeover,
 )
-from simulation.scenarios import (
+from simulation.cluster.world import Order, World
+from simulation.scenarios.scenarios import (
     TASK,
     Start,
     at_once,
@@ -27,7 +28,6 @@ from simulation.scenarios import (
     later,
     move,
 )
-from simulation.world import Order, World
 
 SECONDS_MAX = 300.0
 FOUR = Start(replicas=3, nodes=4)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from simulation.restored import Backup, back_up, restore
-from simulation.runs import ALL_ENDS, STORM_SECONDS_MAX, larger, seeds
-from simulation.scenarios import ALL, MIGRATION, Start, at_rest, data_nodes
+from simulation.cluster.world import World
+from simulation.scenarios.restored import Backup, back_up, restore
+from simulation.scenarios.runs import ALL_ENDS, STORM_SECONDS_MAX, larger, seeds
+from simulation.scenarios.scenarios import ALL, MIGRATION, Start, at_rest, data_nodes
 from simulation.test_lost_quorum_recovered import told
-from simulation.world import World
 
 SECONDS_MAX = 300.0
 START = Start(partitions=3, replicas=3, nodes=4)

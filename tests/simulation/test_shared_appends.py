@@ -12,9 +12,9 @@ from rezone.datanode.writing.arrivals import Arrival, Arrivals, EntryGroup
 from rezone.datanode.writing.change import Change
 from rezone.datanode.writing.write import WriteIntake
 from rezone.wire.messages import WriteRequest, WriteResult
-from simulation.data_plane import DataPlane
-from simulation.producing import NamedCopyStorm, NamedCutOver
-from simulation.runs import seeds
+from simulation.clients.producing import NamedCopyStorm, NamedCutOver
+from simulation.scenarios.runs import seeds
+from simulation.storms.data_plane import DataPlane
 
 
 class _Wake:

@@ -6,8 +6,8 @@ import collections
 
 import pytest
 
-from simulation.runs import seeds
-from simulation.sharing import SharedCutOver
+from simulation.clients.sharing import SharedCutOver
+from simulation.scenarios.runs import seeds
 
 
 def storm(seed: int) -> collections.Counter[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.runs import seeds
-from simulation.slow_disks import (
+from simulation.scenarios.runs import seeds
+from simulation.scenarios.slow_disks import (
     SLOW_SECONDS,
     SlowDisks,
     check_all_slow,

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from rezone.wire.messages import NodeId, Role
-from simulation import node
-from simulation.runs import seeds
-from simulation.scenarios import Start, at_rest, later
-from simulation.world import Order, World
+from simulation.cluster.world import Order, World
+from simulation.nodes import node
+from simulation.scenarios.runs import seeds
+from simulation.scenarios.scenarios import Start, at_rest, later
 
 SECONDS_MAX = 400.0
 THREE = Start(partitions=2, replicas=3, nodes=4)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.runs import seeds, storm
+from simulation.scenarios.runs import seeds, storm
 
 TESTS = Path(__file__).parents[1]
 

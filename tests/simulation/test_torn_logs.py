@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.indexed import Indexed
-from simulation.runs import seeds
+from simulation.scenarios.runs import seeds
+from simulation.storms.indexed import Indexed
 
 
 class TornLogs(Indexed):

@@ -9,12 +9,12 @@ from unittest import mock
 import msgspec
 import pytest
 
-from simulation import node
-from simulation.checks import unfinished
-from simulation.faults import storm_of
-from simulation.runs import ALL, STORM_SECONDS_MAX, larger, seeds
-from simulation.transactions import Traffic
-from simulation.world import World
+from simulation.cluster.checks import unfinished
+from simulation.cluster.world import World
+from simulation.nodes import node
+from simulation.scenarios.faults import storm_of
+from simulation.scenarios.runs import ALL, STORM_SECONDS_MAX, larger, seeds
+from simulation.storms.transactions import Traffic
 
 AGE_MS_MAX = 8_000
 CALM_SECONDS = 5.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.runs import ALL, ALL_ENDS, RUN_SECONDS_MAX, alternately
-from simulation.scenarios import Scenario
-from simulation.world import World
+from simulation.cluster.world import World
+from simulation.scenarios.runs import ALL, ALL_ENDS, RUN_SECONDS_MAX, alternately
+from simulation.scenarios.scenarios import Scenario
 
 SECONDS = 20.0
 POINTS = (3, 10)

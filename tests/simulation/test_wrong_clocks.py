@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.runs import seeds
-from simulation.wrong_clocks import WrongClocks
+from simulation.scenarios.runs import seeds
+from simulation.storms.wrong_clocks import WrongClocks
 
 
 @pytest.mark.slow

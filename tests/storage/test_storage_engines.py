@@ -29,7 +29,7 @@ from rezone.storage.engines.rocks import RocksEngine
 from rezone.storage.engines.rocks_settings import RocksResources, RocksSettings
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import EngineKind
-from simulation.file_engine import FileEngine
+from simulation.nodes.file_engine import FileEngine
 
 ALL = 1 << 40
 

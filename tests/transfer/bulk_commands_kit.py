@@ -13,9 +13,9 @@ import yaml
 from kube_helpers import stored_zone
 
 import rezone
-from rezone.kube.client import Kube, connect
-from rezone.kube.kinds import SparkApplication
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.kinds import SparkApplication
+from rezone.kube.stored.store import StatusStore
 from rezone.local.api import KubeApi
 from rezone.resources.zone_status import DataNodeStatus, DistributionZoneStatus
 

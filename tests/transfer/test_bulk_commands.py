@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from bulk_commands_kit import all_said, applications, call, stored
 
-from rezone.kube.client import connect
-from rezone.kube.kinds import SparkApplication
+from rezone.kube.api.client import connect
+from rezone.kube.api.kinds import SparkApplication
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 from pyarrow import flight
 
-from rezone.kube.authority import Authority, certificate_builder, certificate_pem, key_pem
+from rezone.kube.tls.authority import Authority, certificate_builder, certificate_pem, key_pem
 from rezone.wire.errors import ForbiddenError
 from rezone.wire.transport.anchors import constrained
 from rezone.wire.transport.identity import Identity, Role

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from rezone.kube.authority import Authority, renew_at
+from rezone.kube.tls.authority import Authority, renew_at
 from rezone.wire.errors import ForbiddenError
 from rezone.wire.transport.identity import Identity, Role
 from rezone.wire.transport.tls import (

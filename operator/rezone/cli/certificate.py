@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from rezone.kube.authority import LIFETIME
-from rezone.kube.certificates import AUTHORITY_SECRET, issuer_of
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import KubeError
-from rezone.kube.kinds import Secret
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import KubeError
+from rezone.kube.api.kinds import Secret
+from rezone.kube.tls.authority import LIFETIME
+from rezone.kube.tls.certificates import AUTHORITY_SECRET, issuer_of
 from rezone.resources import NAMESPACE
 from rezone.wire.transport.identity import CLIENT_ROLES, Identity, Role
 from rezone.wire.transport.tls import FILES, TlsFiles, utc_now

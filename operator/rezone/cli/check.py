@@ -13,9 +13,9 @@ from typing import Final
 
 import click
 
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import ExistsError, KubeError
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import ExistsError, KubeError
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.conditions import ConditionStatus, ConditionType
 from rezone.resources.model import ObjectMeta
 from rezone.resources.zone import DataNodesSpec, DistributionZone, DistributionZoneSpec, StorageSpec

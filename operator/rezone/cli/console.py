@@ -20,8 +20,8 @@ from rezone.console.guard import LOGIN
 from rezone.console.health import HealthPort
 from rezone.console.proxied import Proxied, caller_token
 from rezone.console.server import ADDRESS, ConsoleServer, listen
-from rezone.kube.client import KubeSettings, connect, connect_for_callers
-from rezone.kube.errors import KubeError
+from rezone.kube.api.client import KubeSettings, connect, connect_for_callers
+from rezone.kube.api.errors import KubeError
 
 PORT: Final = 8790
 FIELD_MANAGER: Final = "rezone-console"

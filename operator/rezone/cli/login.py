@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from rezone.cli.certificate import client_options, write
 from rezone.domain.access.client_requests import LIFETIME, LIFETIME_MAX, SIGNER, USAGES
-from rezone.kube.authority import key_pem, renew_at
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import KubeError, MissingError, UnavailableError
-from rezone.kube.kinds import CertificateRequest, Manifest
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import KubeError, MissingError, UnavailableError
+from rezone.kube.api.kinds import CertificateRequest, Manifest
+from rezone.kube.tls.authority import key_pem, renew_at
 from rezone.wire.transport.identity import Identity, Role
 from rezone.wire.transport.tls import TlsFiles, TlsFilesError, utc_now
 

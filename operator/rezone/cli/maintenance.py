@@ -8,10 +8,10 @@ import click
 from rezone.cli.look.output import document, output_option
 from rezone.cli.look.views import maintenance_list
 from rezone.domain.observed.maintenance import ANNOTATION, until
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import KubeError
-from rezone.kube.kinds import Node
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import KubeError
+from rezone.kube.api.kinds import Node
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.conditions import ConditionType
 from rezone.resources.zone import DistributionZone
 

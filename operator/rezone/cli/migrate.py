@@ -12,9 +12,9 @@ from typing import Final
 
 import click
 
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import KubeError
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import KubeError
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.conditions import ConditionType
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,

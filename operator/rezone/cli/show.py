@@ -13,9 +13,9 @@ from rezone.cli.look.page import write_page
 from rezone.cli.look.present import present
 from rezone.cli.look.views import ConnectionRow, StreamList, StreamRow, Unanswered, connections
 from rezone.domain.zone.what_if import Question
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import KubeError
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import KubeError
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.zone import DistributionZone
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import NodeStatistics, StatisticsRequest

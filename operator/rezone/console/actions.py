@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from rezone.kube.kinds import Manifest
+from rezone.kube.api.kinds import Manifest
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, RegionMigration
 from rezone.resources.task import TERMINAL_TASK_STATES, PlanSummary, RebalanceTask, TaskState
 

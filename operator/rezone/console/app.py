@@ -34,15 +34,15 @@ from rezone.console.proxied import Proxied, ProxiedGuard
 from rezone.console.reading import LISTED_MAX, Reader
 from rezone.console.task_pages import TASK_PAGES, TaskPages
 from rezone.console.zones import Shown, summary_of, zone_view
-from rezone.kube.client import Kube
-from rezone.kube.errors import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import (
     ConflictWriteError,
     ForbiddenError,
     KubeError,
     MissingError,
     UnavailableError,
 )
-from rezone.kube.loads import NO_RATES, RateReader
+from rezone.kube.jobs.loads import NO_RATES, RateReader
 from rezone.report.page import report_page
 
 FORM_BYTES_MAX: Final = 4096

@@ -19,7 +19,7 @@ from typing import Final
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from rezone.kube.errors import KubeError, UnauthenticatedError
+from rezone.kube.api.errors import KubeError, UnauthenticatedError
 
 Load = Callable[[], Awaitable[Mapping[str, str]]]
 """Returns the sections of a page as they are now, by their ids."""

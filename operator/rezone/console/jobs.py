@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rezone.domain.observed.spark_states import ENDED, SparkState
-from rezone.kube.kinds import Manifest
-from rezone.kube.names import OWNER_LABEL
+from rezone.kube.api.kinds import Manifest
+from rezone.kube.api.names import OWNER_LABEL
 
 ERROR_LENGTH_MAX: Final = 500
 EXECUTORS_MAX: Final = 1000

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from rezone.domain.routing.route_records import RouteRecords
-from rezone.kube.client import Kube
-from rezone.kube.errors import KubeError, MissingError
-from rezone.kube.kinds import Kind, Manifest, SparkApplication
-from rezone.kube.loads import RateReader
-from rezone.kube.names import COMPONENT_LABEL, TRANSFER, ZONE_LABEL
-from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import KubeError, MissingError
+from rezone.kube.api.kinds import Kind, Manifest, SparkApplication
+from rezone.kube.api.names import COMPONENT_LABEL, TRANSFER, ZONE_LABEL
+from rezone.kube.jobs.loads import RateReader
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import StatusStore
 from rezone.report.task import TaskReport
 from rezone.report.transfer import TransferReport
 from rezone.resources.migration import RegionMigration

@@ -8,7 +8,7 @@ from rezone.console.actions import Task
 from rezone.console.reading import Reader, ReadReport
 from rezone.console.resharding import resharding_view
 from rezone.console.tasks import task_view
-from rezone.kube.kinds import Kind, MigrationKind, TaskKind
+from rezone.kube.api.kinds import Kind, MigrationKind, TaskKind
 from rezone.report.reading import read_report, read_transfer_report
 from rezone.resources.migration import RegionMigration
 from rezone.resources.task import RebalanceTask

@@ -17,7 +17,7 @@ from typing import Self
 import structlog
 import yaml
 
-from rezone.kube.connection import (
+from rezone.kube.api.connection import (
     JSON,
     MERGE_PATCH,
     STRATEGIC_PATCH,

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rezone.kube.authority import Authority, certificate_builder, certificate_pem, key_pem
+from rezone.kube.tls.authority import Authority, certificate_builder, certificate_pem, key_pem
 from rezone.local.processes import write_atomically
 
 _LEAF_LIFETIME = dt.timedelta(days=1825)

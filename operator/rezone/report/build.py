@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from rezone.domain.machines.waits import waits_until
-from rezone.kube.kinds import Manifest
+from rezone.kube.api.kinds import Manifest
 from rezone.report.document import condition
 from rezone.report.task import (
     Asked,

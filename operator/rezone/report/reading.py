@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime
 
-from rezone.kube.client import Kube
-from rezone.kube.errors import MissingError
-from rezone.kube.kinds import MigrationKind, TaskKind
-from rezone.kube.store import StatusStore, parse
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import MissingError
+from rezone.kube.api.kinds import MigrationKind, TaskKind
+from rezone.kube.stored.store import StatusStore, parse
 from rezone.report.build import task_before, task_report, transfer_report
 from rezone.report.task import TaskReport
 from rezone.report.transfer import TransferReport

@@ -15,9 +15,9 @@ from typing import Any, Final
 from rezone.cli.bundle.archive import Archive
 from rezone.cli.bundle.redact import redact, redact_text
 from rezone.cli.look.views import Unread, partition_map
-from rezone.kube.client import Kube
-from rezone.kube.errors import KubeError, UnavailableError
-from rezone.kube.kinds import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import KubeError, UnavailableError
+from rezone.kube.api.kinds import (
     ConfigMap,
     Event,
     Kind,
@@ -33,10 +33,10 @@ from rezone.kube.kinds import (
     TaskKind,
     ZoneKind,
 )
-from rezone.kube.lease import LEASE_NAME
-from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
-from rezone.kube.routes import RouteStore
-from rezone.kube.store import parse
+from rezone.kube.api.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
+from rezone.kube.stored.lease import LEASE_NAME
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import parse
 from rezone.resources import GROUP
 from rezone.resources.zone import DistributionZone
 

@@ -12,8 +12,8 @@ from rezone.cli.bundle.collect import Collector, Wanted
 from rezone.cli.look.output import document, output_option
 from rezone.cli.look.text import text_of
 from rezone.cli.look.views import BundleFile, SupportBundle
-from rezone.kube.client import connect
-from rezone.kube.errors import KubeError
+from rezone.kube.api.client import connect
+from rezone.kube.api.errors import KubeError
 
 RESERVED_BYTES = 4 << 20
 """What the list of the bundle's contents may take, besides the limit."""

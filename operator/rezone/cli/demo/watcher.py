@@ -6,7 +6,7 @@ from rezone.cli.demo.cluster import NAMESPACE, DemoCluster, Json
 from rezone.cli.demo.gaps import LeaderMove
 from rezone.cli.demo.traffic import Traffic
 from rezone.domain.routing.route_shards import decode_shard
-from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
+from rezone.kube.api.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
 from rezone.wire.layouts import index_of
 
 _ROUTES = f"/api/v1/namespaces/{NAMESPACE}/configmaps"

@@ -10,7 +10,11 @@ from typing import Any, TypeVar
 import click
 
 from rezone.cli.jobs.follow import FAILED, end_of, follow, say_line
-from rezone.kube.bulk_jobs import (
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import KubeError
+from rezone.kube.api.kinds import SparkApplication
+from rezone.kube.api.names import LABEL_CHARS_MAX
+from rezone.kube.jobs.bulk_jobs import (
     OTHER_TLS_PATH,
     Means,
     Volume,
@@ -18,12 +22,8 @@ from rezone.kube.bulk_jobs import (
     bulk_job,
     view_of,
 )
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import KubeError
-from rezone.kube.kinds import SparkApplication
-from rezone.kube.names import LABEL_CHARS_MAX
-from rezone.kube.spark import SparkSettings, SparkStore
-from rezone.kube.store import StatusStore
+from rezone.kube.jobs.spark import SparkSettings, SparkStore
+from rezone.kube.stored.store import StatusStore
 from rezone.resources.zone import DistributionZone
 
 

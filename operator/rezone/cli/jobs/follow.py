@@ -9,8 +9,8 @@ import click
 from rezone.cli.jobs.said import number_of, number_or_zero, shown, text_in
 from rezone.cli.jobs.states import meaning_for_job
 from rezone.domain.observed.spark_states import ENDED, SparkState
-from rezone.kube.bulk_jobs import JobView, view_of
-from rezone.kube.client import Kube
+from rezone.kube.api.client import Kube
+from rezone.kube.jobs.bulk_jobs import JobView, view_of
 
 LOOK_SECONDS = 1.0
 FAILED = 2

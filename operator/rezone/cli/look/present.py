@@ -21,9 +21,9 @@ from rezone.cli.look.output import document
 from rezone.cli.look.render import render, trouble_line
 from rezone.cli.look.source import Source
 from rezone.cli.look.text import text_of
-from rezone.kube.changes import ChangeWatch
-from rezone.kube.client import Kube, connect
-from rezone.kube.errors import KubeError, MissingError
+from rezone.kube.api.changes import ChangeWatch
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.api.errors import KubeError, MissingError
 from rezone.report.document import Document
 
 INTERRUPTED: Final = 130

@@ -7,13 +7,13 @@ from typing import Final
 
 from rezone.cli.look import explain, planned, views
 from rezone.domain.zone.what_if import Question
-from rezone.kube.client import Kube
-from rezone.kube.errors import MissingError
-from rezone.kube.kinds import ConfigMap, Kind, TaskKind, ZoneKind
-from rezone.kube.loads import RateReader
-from rezone.kube.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
-from rezone.kube.routes import RouteStore
-from rezone.kube.store import StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import MissingError
+from rezone.kube.api.kinds import ConfigMap, Kind, TaskKind, ZoneKind
+from rezone.kube.api.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
+from rezone.kube.jobs.loads import RateReader
+from rezone.kube.stored.routes import RouteStore
+from rezone.kube.stored.store import StatusStore
 from rezone.report.document import Document
 from rezone.report.reading import read_any_report, read_report, read_transfer_report
 from rezone.report.task import TaskReport

@@ -11,7 +11,7 @@ from datetime import datetime
 from rezone.domain.observed.client_load import ClientRates, RequestRates
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.routes import hot_standbys
-from rezone.kube.loads import NO_RATES, ZoneRates
+from rezone.kube.jobs.loads import NO_RATES, ZoneRates
 from rezone.report.document import Document, condition
 from rezone.resources.conditions import ConditionStatus, ConditionType
 from rezone.resources.model import Model, Time

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import structlog
 
 from rezone.domain.assignment.announcements import Announcement
-from rezone.kube.events import EventRecorder, EventType
-from rezone.kube.names import AnyObject
+from rezone.kube.api.names import AnyObject
+from rezone.kube.stored.events import EventRecorder, EventType
 
 log = structlog.get_logger(__name__)
 

@@ -22,15 +22,15 @@ from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.queue import KeyedQueue
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.assignment import announcements
-from rezone.kube.certificates import Certificates, NodeNames
-from rezone.kube.claims import ClaimStore
-from rezone.kube.client import Kube
-from rezone.kube.data_node import PodSettings
-from rezone.kube.errors import UnreadableError
-from rezone.kube.events import EventRecorder
-from rezone.kube.pods import PodStore
-from rezone.kube.spark import SparkSettings, SparkStore
-from rezone.kube.store import O, StatusStore
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import UnreadableError
+from rezone.kube.jobs.spark import SparkSettings, SparkStore
+from rezone.kube.nodes.claims import ClaimStore
+from rezone.kube.nodes.data_node import PodSettings
+from rezone.kube.nodes.pods import PodStore
+from rezone.kube.stored.events import EventRecorder
+from rezone.kube.stored.store import O, StatusStore
+from rezone.kube.tls.certificates import Certificates, NodeNames
 from rezone.resources.model import Model
 from rezone.wire.messages import PartitionId
 

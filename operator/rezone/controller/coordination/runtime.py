@@ -24,8 +24,8 @@ from rezone.domain.observed.copy_watch import CopyWatch
 from rezone.domain.resharding.observe import RangeKey
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.status import Obstacle
-from rezone.kube.client import Kube
-from rezone.kube.routes import RouteStore
+from rezone.kube.api.client import Kube
+from rezone.kube.stored.routes import RouteStore
 from rezone.resources.zone import DistributionZone
 from rezone.wire.messages import AdmitCopies, Fence, LeaderAndIsr, NodeId, PartitionId
 

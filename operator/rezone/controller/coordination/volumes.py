@@ -11,8 +11,13 @@ import dataclasses
 import structlog
 
 from rezone.domain.observed.volumes import Growth, growth, to_grow
-from rezone.kube.claims import ClaimStore
-from rezone.kube.errors import ConflictWriteError, ForbiddenError, InvalidWriteError, MissingError
+from rezone.kube.api.errors import (
+    ConflictWriteError,
+    ForbiddenError,
+    InvalidWriteError,
+    MissingError,
+)
+from rezone.kube.nodes.claims import ClaimStore
 from rezone.resources.zone import DistributionZone
 
 log = structlog.get_logger(__name__)

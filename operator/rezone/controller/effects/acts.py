@@ -24,7 +24,7 @@ from rezone.domain.assignment import assignments
 from rezone.domain.assignment.assignments import Skip
 from rezone.domain.model import resharding_view, world
 from rezone.domain.observed.machine_limits import Rank
-from rezone.kube.errors import (
+from rezone.kube.api.errors import (
     ConflictWriteError,
     ForeignObjectError,
     InvalidWriteError,

@@ -15,10 +15,10 @@ from rezone.domain.model import world
 from rezone.domain.model.resharding_view import EnsureBackfill
 from rezone.domain.model.world import Copy, EnsureSparkApplication
 from rezone.domain.observed.machine_limits import Rank, Turn
-from rezone.kube.errors import ForbiddenError, MissingError
-from rezone.kube.kinds import ZoneKind
-from rezone.kube.names import AnyObject
-from rezone.kube.spark import Owner
+from rezone.kube.api.errors import ForbiddenError, MissingError
+from rezone.kube.api.kinds import ZoneKind
+from rezone.kube.api.names import AnyObject
+from rezone.kube.jobs.spark import Owner
 from rezone.resources.zone import DistributionZone
 from rezone.wire.copying.backfill_plan import BackfillPlan, BackfillRange
 from rezone.wire.errors import RezoneError

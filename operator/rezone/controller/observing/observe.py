@@ -16,7 +16,7 @@ from rezone.domain.observed.maintenance import is_active
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.data_nodes import KubeNode, Presence
 from rezone.domain.zone.status import Obstacle
-from rezone.kube.pods import PodView
+from rezone.kube.nodes.pods import PodView
 from rezone.resources.migration import TERMINAL_MIGRATION_STATES, MigrationState, RegionMigration
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import (

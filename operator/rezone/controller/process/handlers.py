@@ -79,7 +79,7 @@ def _is_end(event: Mapping[str, Any]) -> bool:
 
 
 def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
-    """Log in as `rezone.kube.client.connect` does: by $KUBECONFIG, else by the pod's account."""
+    """Log in as `rezone.kube.api.client.connect` does: by $KUBECONFIG, or by the account."""
     if os.environ.get("KUBECONFIG"):
         return kopf.login_with_kubeconfig(**arguments)
     return kopf.login_with_service_account(**arguments)

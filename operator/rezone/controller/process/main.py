@@ -20,11 +20,11 @@ from rezone.controller.reconcile.task import TaskReconciler
 from rezone.controller.reconcile.zone import ZoneReconciler
 from rezone.controller.work.keys import Kind
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.kube.certificates import IssuedCertificates
-from rezone.kube.client import Kube, connect
-from rezone.kube.client_certificates import ClientCertificates
-from rezone.kube.lease import ElectionSettings, LeaderElection, new_identity
-from rezone.kube.routes import highest_coordinator_epoch
+from rezone.kube.api.client import Kube, connect
+from rezone.kube.stored.lease import ElectionSettings, LeaderElection, new_identity
+from rezone.kube.stored.routes import highest_coordinator_epoch
+from rezone.kube.tls.certificates import IssuedCertificates
+from rezone.kube.tls.client_certificates import ClientCertificates
 from rezone.tracing.spans import SpanSink, otlp_sink
 
 log = structlog.get_logger(__name__)

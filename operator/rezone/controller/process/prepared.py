@@ -24,17 +24,17 @@ from rezone.controller.process.wakes import Wakes
 from rezone.controller.work.keys import ObjectKey, ZoneKey
 from rezone.controller.work.queue import KeyedQueue
 from rezone.controller.work.settings import CoordinatorSettings
-from rezone.kube.certificates import (
+from rezone.kube.api.client import Kube
+from rezone.kube.api.errors import KubeError
+from rezone.kube.api.kinds import Lease
+from rezone.kube.stored.lease import LEASE_NAME
+from rezone.kube.stored.store import StatusStore
+from rezone.kube.tls.certificates import (
     Certificates,
     IssuedCertificates,
     NodeNames,
     ProvidedCertificates,
 )
-from rezone.kube.client import Kube
-from rezone.kube.errors import KubeError
-from rezone.kube.kinds import Lease
-from rezone.kube.lease import LEASE_NAME
-from rezone.kube.store import StatusStore
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeState, DistributionZoneStatus
 from rezone.wire.transport.tls import DIRECTORY_VARIABLE, TlsFilesError, tls_from_environment

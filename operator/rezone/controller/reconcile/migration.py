@@ -17,7 +17,7 @@ from rezone.controller.work.keys import ObjectKey, ZoneKey
 from rezone.domain.assignment import announcements
 from rezone.domain.assignment.retained_replicas import retained_until
 from rezone.domain.migration.decide import decide
-from rezone.kube.errors import ConflictWriteError
+from rezone.kube.api.errors import ConflictWriteError
 from rezone.resources.migration import (
     TERMINAL_MIGRATION_STATES,
     RegionMigration,

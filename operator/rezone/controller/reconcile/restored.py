@@ -19,7 +19,7 @@ from rezone.controller.work.keys import ObjectKey
 from rezone.domain.assignment import outdated
 from rezone.domain.assignment.outdated import Replicas
 from rezone.domain.model.world import RouteChange
-from rezone.kube.errors import ConflictWriteError
+from rezone.kube.api.errors import ConflictWriteError
 from rezone.resources.conditions import ConditionType, Reason, condition_of, set_condition
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeState, DataNodeStatus, DistributionZoneStatus

@@ -7,7 +7,7 @@ from rezone.domain.model.world import ZoneView
 from rezone.domain.observed import rollout
 from rezone.domain.observed.maintenance import kept_ids
 from rezone.domain.observed.rollout import RolloutDecision, SeenPod, Situation
-from rezone.kube.pods import PodView
+from rezone.kube.nodes.pods import PodView
 from rezone.resources.task import RebalanceTask
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeState, DataNodeStatus, DistributionZoneStatus

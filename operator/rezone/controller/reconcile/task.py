@@ -22,7 +22,7 @@ from rezone.domain.model.world import SparkView
 from rezone.domain.rebalance import decide as rebalance
 from rezone.domain.resharding import decide as resharding
 from rezone.domain.resharding import observe as resharding_observe
-from rezone.kube.errors import ConflictWriteError
+from rezone.kube.api.errors import ConflictWriteError
 from rezone.resources.task import (
     TERMINAL_TASK_STATES,
     RebalanceTask,

@@ -48,11 +48,11 @@ from rezone.domain.routing.topology_text import Topology
 from rezone.domain.zone.data_nodes import Presence, plan_data_nodes
 from rezone.domain.zone.planning import ZonePlanning
 from rezone.domain.zone.status import Obstacle, health_of, zone_conditions
-from rezone.kube.data_node import selector_text
-from rezone.kube.errors import (
+from rezone.kube.api.errors import (
     ConflictWriteError,
 )
-from rezone.kube.routes import RouteStore
+from rezone.kube.nodes.data_node import selector_text
+from rezone.kube.stored.routes import RouteStore
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (
     Assignments,

@@ -6,8 +6,8 @@ from datetime import datetime
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.observed.rollout import NOTHING
 from rezone.domain.zone.status import Obstacle, ZoneHealth, zone_conditions
-from rezone.kube.errors import ForbiddenError, InvalidWriteError, KubeError
-from rezone.kube.pods import PodStore, PodView
+from rezone.kube.api.errors import ForbiddenError, InvalidWriteError, KubeError
+from rezone.kube.nodes.pods import PodStore, PodView
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DistributionZoneStatus

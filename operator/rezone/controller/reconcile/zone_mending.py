@@ -25,7 +25,7 @@ from rezone.domain.repair import handover
 from rezone.domain.repair.repairs import missing_copies, refused_proposals, repairs, strays
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.status import Obstacle
-from rezone.kube.routes import RouteStore
+from rezone.kube.stored.routes import RouteStore
 from rezone.resources.migration import RegionMigration
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import RetainedReplica

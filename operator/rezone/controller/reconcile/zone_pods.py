@@ -8,8 +8,8 @@ from rezone.domain.observed import maintenance
 from rezone.domain.observed.rollout import SeenPod
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.status import Obstacle
-from rezone.kube.errors import ForbiddenError, ForeignObjectError, InvalidWriteError, KubeError
-from rezone.kube.pods import PodStore
+from rezone.kube.api.errors import ForbiddenError, ForeignObjectError, InvalidWriteError, KubeError
+from rezone.kube.nodes.pods import PodStore
 from rezone.resources.conditions import Reason
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import (

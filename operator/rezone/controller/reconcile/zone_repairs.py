@@ -11,7 +11,7 @@ from rezone.controller.nodes.monitor import utc_now
 from rezone.domain.model.world import SparkView, ZoneView
 from rezone.domain.rebalance.repair_copies import repair_copies
 from rezone.domain.zone.status import Obstacle
-from rezone.kube.errors import ConflictWriteError
+from rezone.kube.api.errors import ConflictWriteError
 from rezone.resources.conditions import Reason
 from rezone.resources.machine_status import SparkCopies
 from rezone.resources.zone import DistributionZone

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from rezone.kube.errors import KubeError
+from rezone.kube.api.errors import KubeError
 
 Key = TypeVar("Key", bound=Hashable)
 

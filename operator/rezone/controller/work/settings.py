@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from rezone.domain.access.template_policy import POD_FIELDS, SPARK_FIELDS, TemplatePolicy
 from rezone.domain.machines.resharding_table import GRACE_SECONDS
-from rezone.kube.certificates import AUTHORITY_SECRET, NodeNames
-from rezone.kube.template import MERGE_KEYS
+from rezone.kube.nodes.template import MERGE_KEYS
+from rezone.kube.tls.certificates import AUTHORITY_SECRET, NodeNames
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TLS_MODES = ("issued", "provided", "off")

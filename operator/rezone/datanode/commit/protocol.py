@@ -5,7 +5,7 @@ protocol; it asks a `Leadership` what is committed, who must be waited for, and 
 the group the coordinator should make. The coordinator knows of a protocol no more than what
 stands in the records: that every member of `isr`, and who is `eligible`, has all acknowledged
 rows, so that any of them may lead (`domain.routing.routes`). A protocol keeps that true
-(`tests/datanode/test_group_protocols.py`):
+(`tests/datanode/replication/test_group_protocols.py`):
 
 - an offset is committed when all that the coordinator may count as members have it on disk: those
   of the confirmed record, and of every proposal that may have been accepted since;

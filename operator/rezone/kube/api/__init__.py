@@ -1,0 +1,1 @@
+"""The API server by kind: requests, errors that say what to do, watches, names."""

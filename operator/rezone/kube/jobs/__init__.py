@@ -1,0 +1,1 @@
+"""SparkApplications: copies of rebalances, jobs of persons, and what those have loaded."""

@@ -1,0 +1,1 @@
+"""Data nodes as pods: built, observed, with their volumes."""

@@ -1,0 +1,1 @@
+"""What the operator keeps in objects: custom resources, the route table, its Lease, events."""

@@ -1,0 +1,1 @@
+"""Keys and certificates of a zone, as Secrets and CertificateRequests keep them."""

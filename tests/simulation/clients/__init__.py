@@ -1,0 +1,1 @@
+"""Storms with clients of other kinds: producers, transactions, followers of changes."""

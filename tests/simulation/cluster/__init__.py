@@ -1,0 +1,1 @@
+"""A whole simulated zone: objects, pods, lives of the operator, and what must hold."""

@@ -1,0 +1,1 @@
+"""Simulated data nodes: the real replicas, on disks and networks that break."""

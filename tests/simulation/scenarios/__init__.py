@@ -1,0 +1,1 @@
+"""What a whole zone is asked for, what breaks meanwhile, and how it is run."""

@@ -1,0 +1,1 @@
+"""Data nodes without an operator, in which everything breaks by a seed."""
