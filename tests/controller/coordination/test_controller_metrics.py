@@ -307,7 +307,7 @@ def test_alerts_ask_for_metrics_and_labels_that_exist(
 ) -> None:
     """An alert on a metric that was renamed, or on a reason that is none, never fires."""
     OperatorMetrics(registry)
-    rules = Path(__file__).parents[2] / "charts" / "rezone" / "alerts" / "rezone.yaml"
+    rules = Path(__file__).parents[3] / "charts" / "rezone" / "alerts" / "rezone.yaml"
     asked = {
         (name, labels)
         for group in yaml.safe_load(rules.read_text())["groups"]

@@ -36,7 +36,7 @@ pytestmark = [
 NAMESPACE = "rights"
 SYSTEM = "rezone-system"
 ZONE = "kept"
-BASE = Path(__file__).parents[2] / "manifests" / "base"
+BASE = Path(__file__).parents[3] / "manifests" / "base"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from rezone.client import TableClient
 from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from rezone.wire.messages import ZoneConfig
 
-PAGE = (Path(__file__).parents[2] / "docs" / "start" / "first-zone.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "start" / "first-zone.md").read_text()
 
 
 def block(language: str) -> str:
