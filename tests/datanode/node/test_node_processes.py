@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from replica_cluster import Client, Coordinator, ProcessNode, cluster
-from test_takeover import PARTITION, Load
+from write_load import PARTITION, Load
 
 from rezone.wire.messages import NodeReport, ReplicaReport, ReportRequest, Role, ZoneConfig
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from replica_cluster import FAST, Client, Coordinator, cluster
-from test_takeover import PARTITION as P
+from write_load import PARTITION as P
 
 from rezone.controller.nodes.node_state import NodeState, follows, request_after, with_answer
 from rezone.wire.messages import (
