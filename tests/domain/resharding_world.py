@@ -53,13 +53,14 @@ class NewRange:
 
 @dataclasses.dataclass
 class NewPartition:
-    """A target; `held`: nodes have replicas of it."""
+    """A target; `held`: nodes have replicas of it; `lost`: nobody may lead it."""
 
     ranges: list[NewRange]
     record: LeaderAndIsr | None = None
     in_sync: bool = False
     nodes: tuple[int, ...] = NODES
     held: bool = False
+    lost: bool = False
 
     @property
     def open(self) -> bool:
@@ -111,10 +112,11 @@ class Zone:
                 p: TargetView(
                     partition=p,
                     nodes=h.nodes,
-                    ranges=tuple(self._range_view(hash_range) for hash_range in h.ranges),
+                    ranges=tuple(self._range_view(h, hash_range) for hash_range in h.ranges),
                     record=h.record,
                     in_sync=h.in_sync,
-                    leader_epoch=h.record.leader_epoch if h.record is not None else None,
+                    leader_epoch=h.record.leader_epoch if h.record and not h.lost else None,
+                    lost=h.lost,
                 )
                 for p, h in self.targets.items()
             },
@@ -139,7 +141,9 @@ class Zone:
             spark_threshold_bytes=self.threshold,
         )
 
-    def _range_view(self, hash_range: NewRange) -> RangeView:
+    def _range_view(self, target: NewPartition, hash_range: NewRange) -> RangeView:
+        if target.lost:
+            return RangeView(overlap=hash_range.overlap)
         if hash_range.bytes_total:
             return RangeView(**vars(hash_range))
         done = self.part_bytes if hash_range.backfilled else 0
@@ -251,7 +255,7 @@ class Zone:
         for overlap in self.overlaps[request.partition]:
             target = self.targets[overlap.new]
             hash_range = next(x for x in target.ranges if x.overlap == overlap)
-            if hash_range.broken or not hash_range.verified or not target.open:
+            if hash_range.broken or not hash_range.verified or not target.open or target.lost:
                 return  # the leader has no target that is near
         source.seal = "appended"
 
@@ -271,6 +275,8 @@ class Zone:
                 self._settle(target, target.record)
 
     def _settle(self, target: NewPartition, record: LeaderAndIsr) -> None:
+        if target.lost:
+            return
         if not target.open:
             opened = routes.confirm(record)
             assert isinstance(opened, LeaderAndIsr)

@@ -442,6 +442,33 @@ def test_a_broken_target_is_begun_again_when_it_cannot_serve(source: str) -> Non
     assert zone.status.state == S.SUCCEEDED
 
 
+@pytest.mark.proves("B-08", "ZR-20")
+@pytest.mark.parametrize("source", ["silent", "sealed", "well"])
+def test_a_lost_target_is_begun_again_when_it_cannot_serve(source: str) -> None:
+    """Its leader would be waited for for ever, or rows that clients wrote to it be deleted."""
+    zone = Zone(2, 1)
+    go_on(zone, S.SWITCHING)
+    (target,) = zone.targets.values()
+    zone.cut_overs_max = int(source == "sealed")
+    while source == "sealed" and not zone.sources[0].seal:
+        zone.run()
+    zone.sources[0].reachable = source != "silent"
+    target.lost = True
+    before = target.record
+    assert before is not None
+    zone.run()
+    (after,) = zone.targets.values()
+    if source == "well":
+        assert after.record == routes.begin_again(before, NODES, 1)
+    else:
+        assert after.record == before
+        assert waiting(zone).startswith("Unreachable: leaders of new partitions")
+        after.lost = False  # somebody has compared its rows, or a person gave them up
+    zone.cut_overs_max = 2
+    go_on(zone)
+    assert zone.status.state == S.SUCCEEDED
+
+
 def test_a_target_is_begun_again_from_a_source_that_has_sealed() -> None:
     """Its range would be served by nobody any more, although the sealed partition has its rows."""
     zone = Zone(1, 2)
@@ -815,8 +842,16 @@ class ReshardingMachine(RuleBasedStateMachine):
             hash_range = ranges[pick % len(ranges)]
             hash_range.broken, hash_range.verified, hash_range.lag_rows = True, False, None
 
-    def is_cutting_over(self, target: NewPartition, hash_range: NewRange) -> bool:
-        """Return whether another range of a target may serve soon."""
+    @rule(pick=st.integers(0, 99))
+    def lose_target(self, pick: int) -> None:
+        """Lose the rows of a target's leader, and with them what other replicas compare with."""
+        targets = [h for h in self.zone.targets.values() if h.open and not h.serves]
+        targets = [h for h in targets if not self.is_cutting_over(h, None)]
+        if targets:
+            targets[pick % len(targets)].lost = True
+
+    def is_cutting_over(self, target: NewPartition, hash_range: NewRange | None) -> bool:
+        """Return whether a range of a target but this one may serve soon."""
         others = (
             self.zone.sources.get(p.overlap.old) for p in target.ranges if p is not hash_range
         )

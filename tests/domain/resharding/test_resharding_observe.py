@@ -162,6 +162,34 @@ def test_who_does_not_lead_a_target_has_no_word(changes: dict[str, Any]) -> None
     assert (found.leader_epoch, found.ranges[0].backfilled) == (None, False)
 
 
+@pytest.mark.parametrize(
+    ("leader", "heir", "lost"),
+    [
+        ({}, {}, False),
+        ({"needs_snapshot": True}, {}, False),
+        ({"needs_snapshot": True}, {"uncompared": "a"}, True),
+        ({"needs_snapshot": True}, {"needs_snapshot": True}, True),
+        ({}, {"uncompared": "a"}, False),
+        ({"needs_snapshot": True}, None, False),
+    ],
+    ids=["well", "an heir", "an heir in doubt", "nobody", "only the heir is in doubt", "silence"],
+)
+def test_a_target_is_lost_when_nobody_can_lead_it(
+    leader: dict[str, Any], heir: dict[str, Any] | None, *, lost: bool
+) -> None:
+    """A re-sharding would wait for ever, or begin again what somebody has."""
+    view = with_targets(world().view())
+    nodes = dict(view.nodes)
+    for node, said in ((0, leader), (1, heir)):
+        if said is None:
+            nodes[node] = dataclasses.replace(nodes[node], reachable=False)
+            continue
+        told = report(HEIRS.ids[0], node, target_record(0), **said)
+        replicas = {**nodes[node].replicas, HEIRS.ids[0]: told}
+        nodes[node] = dataclasses.replace(nodes[node], replicas=replicas)
+    assert target(seen(dataclasses.replace(view, nodes=nodes)), 0).lost == lost
+
+
 def test_a_target_is_in_sync_when_all_its_nodes_that_are_left_are() -> None:
     """A range would be cut over to one copy, or wait for a node that is gone for good."""
     view = with_targets(world().view())

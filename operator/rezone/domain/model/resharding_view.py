@@ -66,7 +66,8 @@ class TargetView:
 
     `nodes` are those of its target that are not lost; the first shall lead. `in_sync`: all of
     `nodes` are, their indexes too. `leader_epoch` is the epoch in which its leader reports, None
-    while that does not answer as the leader of the record's epoch.
+    while that does not answer as the leader of the record's epoch. `lost`: that has come back
+    without its rows, and those that others have were never compared with it.
     """
 
     partition: PartitionId
@@ -75,6 +76,7 @@ class TargetView:
     record: LeaderAndIsr | None = None
     in_sync: bool = False
     leader_epoch: int | None = None
+    lost: bool = False
 
     @property
     def open(self) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from rezone.domain.assignment.assignments import parse
 from rezone.domain.model.resharding_view import RangeView, ReshardingView, SourceView, TargetView
 from rezone.domain.model.world import NodeView, ZoneView
-from rezone.domain.observed.readiness import CLOSE_ROWS
+from rezone.domain.observed.readiness import CLOSE_ROWS, uncompared
 from rezone.domain.rebalance.clients_served import busiest
+from rezone.domain.repair.repairs import without_data
 from rezone.domain.routing.topology_text import Topology
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, sources_of
@@ -136,8 +137,16 @@ def _targets(
             record=record,
             in_sync=record is not None and _in_sync(view, partition, record, there),
             leader_epoch=report.leader_epoch if report is not None else None,
+            lost=record is not None and _is_lost(view, partition, record),
         )
     return found
+
+
+def _is_lost(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> bool:
+    """Return whether nobody can lead for sure, and will not by itself (`repair.repairs`)."""
+    members = {*record.isr, *record.eligible}
+    gone = without_data(view, partition, among=members)
+    return record.leader in gone and members - gone <= uncompared(view, partition, record)
 
 
 def _in_sync(

@@ -88,6 +88,8 @@ def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> Route
         found.not_backfilled += not target.serves
         return None
     if target.leader_epoch is None and target.open:
+        if target.lost and all(_is_idle(run.view, each) for each in target.ranges):
+            return _mend(run, target, found)  # its sources still have all that it had
         # What it has backfilled is not known: that is no reason to go back to the state before.
         found.waits(_SILENT)
         return None
@@ -123,7 +125,7 @@ def _verify(run: ReshardingRun, target: TargetView, hash_range: RangeView) -> No
 
 
 def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:
-    """Return the record by which a broken target begins again, None while it must not.
+    """Return the record by which a broken or lost target begins again, None while it must not.
 
     Not while another range may begin to be served by the next word of its source: then clients'
     rows would be in it. One that is broken cannot.
@@ -134,7 +136,9 @@ def _mend(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange
         return None
     found.waits("Copying again")
     record = target.record
-    if record is None or record.next_leader is not None or target.leader_epoch is None:
+    if record is None or record.next_leader is not None:
+        return None
+    if target.leader_epoch is None and not target.lost:
         return None
     if (
         not target.nodes
