@@ -30,8 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
     """Say in time where a test hangs, and end the run."""
     marker = item.get_closest_marker("timeout")
-    timeout = float(marker.args[0] if marker else item.config.getini("timeout"))
-    _end_within(timeout + HANG_SECONDS_MAX, item.config)
+    given = item.config.getoption("timeout")
+    timeout = float(item.config.getini("timeout") if given is None else given)
+    timeout = float(marker.args[0]) if marker else timeout
+    if timeout:
+        _end_within(timeout + HANG_SECONDS_MAX, item.config)
+    else:
+        faulthandler.cancel_dump_traceback_later()
     return (yield)
 
 

@@ -67,6 +67,8 @@ CHANGES = pa.RecordBatch.from_arrays(
     schema=CHANGES_SCHEMA,
 )
 CHANGES_MESSAGE = CHANGES.serialize().to_pybytes()
+LATE = CHANGES.set_column(3, CHANGES_SCHEMA.field(3), pa.array([1 << 63, 2], pa.uint64()))
+"""With a time that is none: it is past what a signed number holds."""
 ROWS = pa.table({"key": pa.array([b"a"], pa.binary()), "value": pa.array([b"1"], pa.binary())})
 REFUSED_BY_ARROW = (pa.ArrowException, OSError, ValueError)
 """What bulk jobs tell in a line (`transfer.bulk.job`)."""
@@ -159,7 +161,9 @@ PARSERS = {
         (token.FeedTokenError,),
         (b"\x95\xa1\xff\0\0\0\0", PACKED_DEEP),
     ),
-    "changes": Parser(read_changes, (CHANGES_MESSAGE,), (CorruptionError,)),
+    "changes": Parser(
+        read_changes, (CHANGES_MESSAGE,), (CorruptionError,), (LATE.serialize().to_pybytes(),)
+    ),
     "plans of copies": Parser(
         functools.partial(read_text, plan.loads),
         (plan.dumps([COPY]).encode(), plan.dumps(MANY).encode()),

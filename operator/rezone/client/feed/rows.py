@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
 from rezone.wire.codec.rows import RowCodec, keys_of
+from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import PartitionId
 
 OPERATION: Final = "_operation"
@@ -52,14 +53,21 @@ def decoded(codec: RowCodec, partition: PartitionId, data: bytes, *, old_rows: b
     schema = schema_of(codec, old_rows=old_rows)
     own = [
         pc.if_else(upserts, pa.scalar(UPSERT), pa.scalar(DELETE)),
-        times.cast(pa.int64()),
+        _signed(times),
         pa.array(np.full(count, partition, np.int64)),
-        offsets.cast(pa.int64()),
+        _signed(offsets),
     ]
     if old_rows:
         own.append(_old(codec, keys, old[0]))
     rows = [columns[name] for name in codec.arrow_schema.names]
     return pa.RecordBatch.from_arrays([*rows, *own], schema=schema)
+
+
+def _signed(column: Any) -> Any:
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise CorruptionError(f"no time or offset of a change: {error}") from error
 
 
 def _where(codec: RowCodec, keys: Any, values: Any, there: Any) -> dict[str, Any]:
