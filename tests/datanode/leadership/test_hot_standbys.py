@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from replica_cluster import Client, Coordinator, ProcessNode, cluster
-from test_takeover import PARTITION as P
-from test_takeover import Load
+from write_load import PARTITION as P
+from write_load import Load
 
 from rezone.datanode.settings import NodeSettings
 from rezone.domain.routing import route_leaders

@@ -163,7 +163,7 @@ def test_who_does_not_lead_a_target_has_no_word(changes: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("leader", "heir", "lost"),
+    ("leader", "follower", "lost"),
     [
         ({}, {}, False),
         ({"needs_snapshot": True}, {}, False),
@@ -172,15 +172,22 @@ def test_who_does_not_lead_a_target_has_no_word(changes: dict[str, Any]) -> None
         ({}, {"uncompared": "a"}, False),
         ({"needs_snapshot": True}, None, False),
     ],
-    ids=["well", "an heir", "an heir in doubt", "nobody", "only the heir is in doubt", "silence"],
+    ids=[
+        "well",
+        "a follower",
+        "a follower in doubt",
+        "nobody",
+        "only the follower is in doubt",
+        "silence",
+    ],
 )
 def test_a_target_is_lost_when_nobody_can_lead_it(
-    leader: dict[str, Any], heir: dict[str, Any] | None, *, lost: bool
+    leader: dict[str, Any], follower: dict[str, Any] | None, *, lost: bool
 ) -> None:
     """A re-sharding would wait for ever, or begin again what somebody has."""
     view = with_targets(world().view())
     nodes = dict(view.nodes)
-    for node, said in ((0, leader), (1, heir)):
+    for node, said in ((0, leader), (1, follower)):
         if said is None:
             nodes[node] = dataclasses.replace(nodes[node], reachable=False)
             continue
