@@ -38,6 +38,16 @@ HOSTS_BELOW = "svc"
 """Where the host names are that a certificate may have: Services of Kubernetes."""
 
 
+# Parts of a certificate are read when they are asked for, and refused only then.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+
+
 class TlsFilesError(ValueError):
     """Raised when files are missing, do not belong together, or are no certificates."""
 
@@ -60,20 +70,22 @@ class TlsFiles:
         try:
             x509.load_pem_x509_certificates(authority)
             leaf = x509.load_pem_x509_certificates(certificate)[0]
-            private = load_pem_private_key(key, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            public = load_pem_private_key(key, password=None).public_key()
+            belongs = public == leaf.public_key()
+            found = cls(
+                authority=authority,
+                certificate=certificate,
+                key=key,
+                name=first_name(leaf),
+                fault=fault_of(leaf),
+                not_before=leaf.not_valid_before_utc,
+                not_after=leaf.not_valid_after_utc,
+            )
+        except UNREADABLE as error:
             raise TlsFilesError(f"not a certificate, key and authority in PEM: {error}") from error
-        if private.public_key() != leaf.public_key():
+        if not belongs:
             raise TlsFilesError("the key does not belong to the certificate")
-        return cls(
-            authority=authority,
-            certificate=certificate,
-            key=key,
-            name=first_name(leaf),
-            fault=fault_of(leaf),
-            not_before=leaf.not_valid_before_utc,
-            not_after=leaf.not_valid_after_utc,
-        )
+        return found
 
     @property
     def identity(self) -> Identity | None:
