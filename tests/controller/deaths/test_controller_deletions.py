@@ -27,7 +27,6 @@ from deleting import (
     until_nothing,
 )
 from operated_cluster import (
-    POOL,
     TestCluster,
     Writer,
     abort_connections,
@@ -37,6 +36,7 @@ from operated_cluster import (
     make_zone,
     migration_manifest,
     path_of,
+    pool_of,
     routes_of,
     stable_of,
     task_manifest,
@@ -65,7 +65,7 @@ LAYOUT: Json = {
     "storage": {"volumeClaimTemplate": {"size": "64Mi"}},
     # Kubernetes looks at a namespace again after half of it.
     "dataNodes": {
-        "nodeSelector": {f"{POOL}-{ZONE}": "yes"},
+        "nodeSelector": {pool_of(NAMESPACE, ZONE): "yes"},
         "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
         "podTemplate": {"spec": {"terminationGracePeriodSeconds": 20}},
     },
@@ -199,7 +199,6 @@ def kept(cluster: TestCluster) -> Iterator[Json]:
     async def make() -> Json:
         operator = InProcessOperator(cluster.kubeconfig, KEPT_NAMESPACE, next(epochs))
         async with KubeApi(cluster.kubeconfig) as api, operator:
-            cluster.label(KEPT, *NODES[:2])
             zone = await make_zone(
                 cluster, api, KEPT_NAMESPACE, KEPT, NODES[:2], seconds=SECONDS_MAX, **KEPT_LAYOUT
             )

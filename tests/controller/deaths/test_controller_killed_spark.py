@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import quick_driver
 from operated_cluster import (
-    POOL,
     TestCluster,
     Writer,
     abort_connections,
@@ -27,6 +26,7 @@ from operated_cluster import (
     make_zone,
     migration_manifest,
     path_of,
+    pool_of,
     records_of,
     stable_of,
     state_of,
@@ -85,7 +85,7 @@ def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
         "minInSyncReplicas": 1,
         # A node that a test leaves without any partition does not call for a rebalance of its own.
         "dataNodes": {
-            "nodeSelector": {f"{POOL}-{ZONE}": "yes"},
+            "nodeSelector": {pool_of(NAMESPACE, ZONE): "yes"},
             "autoAdjust": {"scaleUpSeconds": 86_400, "scaleDownSeconds": 86_400},
         },
     }

@@ -233,7 +233,7 @@ async def test_a_data_node_that_the_backup_does_not_know_is_not_waited_for(
     with Writer(addresses_of(zone).values()) as writer:
         await asyncio.to_thread(writer.wait_for_more)
         await asyncio.to_thread(back_up, cluster, tmp_path / "backup")
-        cluster.label("grown", JOINS)
+        cluster.label(NAMESPACE, "grown", JOINS)
         await until_zone(
             api, NAMESPACE, "grown", lambda z: any(NEW_NODE in nodes for nodes in stable_of(z))
         )
@@ -244,7 +244,7 @@ async def test_a_data_node_that_the_backup_does_not_know_is_not_waited_for(
 
         await asyncio.to_thread(restore, cluster, tmp_path / "backup")
         # As GitOps does: what people ask for comes from their own files.
-        cluster.label("grown", JOINS)
+        cluster.label(NAMESPACE, "grown", JOINS)
         # The node that is gone led, and an operator may have to wait for a Lease to run out.
         await asyncio.to_thread(writer.wait_for_more, seconds=3.0 * LEASE_SECONDS)
         for each in operators:

@@ -201,7 +201,7 @@ async def test_unplaceable_zone_says_so_and_recovers(
 ) -> None:
     """Whoever asks for more replicas than nodes would wait without being told what to do."""
     del operator
-    cluster.label("narrow", *NODES[:2])
+    cluster.label(NAMESPACE, "narrow", *NODES[:2])
     cluster.apply(zone_manifest(NAMESPACE, "narrow"))
     found = await until_zone(
         api, NAMESPACE, "narrow", lambda z: condition(z, "Stalled").get("status") == "True"
@@ -210,7 +210,7 @@ async def test_unplaceable_zone_says_so_and_recovers(
     assert stalled["reason"] == "NotEnoughDataNodes"
     assert "add data nodes" in stalled["message"]
     assert condition(found, "Ready")["status"] == "False"
-    cluster.label("narrow", NODES[2])
+    cluster.label(NAMESPACE, "narrow", NODES[2])
     found = await until_zone(api, NAMESPACE, "narrow", is_ready)
     assert not condition(found, "Stalled")
     await remove_zone(api, NAMESPACE, "narrow")
@@ -226,7 +226,7 @@ async def test_node_joins_and_is_drained(
         await add_node(api, name)
     made = await make_zone(cluster, api, NAMESPACE, "grow", pool[:3], partitions=8)
     with Writer(addresses_of(made).values()) as writer:
-        cluster.label("grow", pool[3])
+        cluster.label(NAMESPACE, "grow", pool[3])
         found = await _rebalanced(api, "grow", made)
         assert {n["nodeName"] for n in found["status"]["dataNodes"]} == set(pool)
         cluster.kubectl("cordon", pool[0])

@@ -23,6 +23,7 @@ from operated_cluster import (
     addresses_of,
     check_settled,
     make_zone,
+    pool_of,
     remove_zone,
     until,
     until_zone,
@@ -41,6 +42,17 @@ LEADER_LEASE_SECONDS = 20
 OPERATOR_AWAY_SECONDS = 6.0
 """As long as another one needs to lead in the place of one that is lost."""
 CLAIM = {"volumeClaimTemplate": {"size": "1Gi"}}
+PATIENT = [
+    {"name": "REZONE_NODE_LEAVE_UNREAD_MS_MAX", "value": "75000"},
+    {"name": "REZONE_NODE_LEAVE_MS_MAX", "value": "80000"},
+]
+"""A killed operator needs half a minute on a busy machine until it leads again: data nodes that are
+to go wait for it. They stop within the grace that Kubernetes gives them, 90 s."""
+DATA_NODES: Json = {
+    "nodeSelector": {pool_of(NAMESPACE, "kept"): "yes"},
+    "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
+    "podTemplate": {"spec": {"containers": [{"name": "data-node", "env": PATIENT}]}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +72,9 @@ async def zone(cluster: TestCluster, api: KubeApi, operator: OperatorProcess) ->
     for number in range(4):
         await add_node(api, f"pods-{number}")
     nodes = [f"pods-{number}" for number in range(3)]
-    return await make_zone(cluster, api, NAMESPACE, "kept", nodes, partitions=6, storage=CLAIM)
+    return await make_zone(
+        cluster, api, NAMESPACE, "kept", nodes, partitions=6, storage=CLAIM, dataNodes=DATA_NODES
+    )
 
 
 def drain(cluster: TestCluster, node: str) -> None:
@@ -74,7 +88,7 @@ async def test_drain_moves_leaders_off_before_the_pod_stops(
     cluster: TestCluster, api: KubeApi, zone: Json
 ) -> None:
     """An eviction would be a crash: writes wait for a lease, or lose what they acknowledged."""
-    cluster.label("kept", "pods-3")
+    cluster.label(NAMESPACE, "kept", "pods-3")
     zone = await check_settled(api, NAMESPACE, "kept")
     drained = next(n for n in zone["status"]["dataNodes"] if n["nodeName"] == "pods-0")
     with Writer(addresses_of(zone).values()) as writer:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import msgspec
 import pytest
 from operated_cluster import (
-    DEADLINE_SECONDS,
     TestCluster,
     addresses_of,
     fail_over,
@@ -16,6 +14,7 @@ from operated_cluster import (
     make_zone,
     records_of,
     remove_zone,
+    until_records,
     until_zone,
 )
 from operator_process import OperatorProcess
@@ -73,11 +72,7 @@ async def test_the_operator_goes_on_after_the_highest_numbers_were_forged(
         notify((1 << 63) - 1, 1)
     client.close()
 
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            if (await records_of(api, NAMESPACE, ZONE))[held].leader_epoch >= epoch:
-                break
-            await asyncio.sleep(0.2)  # a poll of another process
+    await until_records(api, NAMESPACE, ZONE, lambda found: found[held].leader_epoch >= epoch)
     await until_zone(api, NAMESPACE, ZONE, is_ready)
     await fail_over(cluster, api, NAMESPACE, ZONE)
     await until_zone(api, NAMESPACE, ZONE, is_ready)

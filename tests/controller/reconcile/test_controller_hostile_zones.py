@@ -65,7 +65,7 @@ async def test_no_template_stops_the_failover_of_its_zone_or_others(
     """One field of a podTemplate would keep a dead leader's partitions without a leader."""
     del operator
     zone = await make_zone(cluster, api, NAMESPACE, ZONE, NODES)
-    cluster.label("bad", *NODES)
+    cluster.label(NAMESPACE, "bad", *NODES)
     bad = zone_manifest(NAMESPACE, "bad")
     bad["spec"]["dataNodes"]["podTemplate"] = {"spec": PRIVILEGED}
     cluster.apply(bad)
@@ -95,7 +95,7 @@ async def test_a_deep_template_leaves_the_operator_watching(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess
 ) -> None:
     """The watches of all zones would end with the first that is as deep as JSON may be."""
-    cluster.label("deep", *NODES)
+    cluster.label(NAMESPACE, "deep", *NODES)
     body = zone_manifest(NAMESPACE, "deep")
     body["spec"]["dataNodes"]["podTemplate"] = {"spec": "HERE"}
     deep = '{"x":' * 9_000 + "1" + "}" * 9_000
@@ -116,7 +116,7 @@ async def test_a_zone_of_others_in_the_operator_s_namespace_gets_nothing(
 ) -> None:
     """Its pods would be beside the key that signs for every zone."""
     del operator
-    cluster.label("stranger", *NODES)
+    cluster.label(NAMESPACE, "stranger", *NODES)
     cluster.apply(zone_manifest(NAMESPACE, "stranger"))
     message = await refused(api, "stranger", "NamespaceRefused")
     assert "zonesInReleaseNamespace" in message

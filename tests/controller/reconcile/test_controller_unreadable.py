@@ -110,7 +110,6 @@ async def test_an_unreadable_zone_keeps_no_other_waiting(
 ) -> None:
     """No copy of any zone began after a restart, for the list of all zones failed with it."""
     zone = await make_zone(cluster, api, NAMESPACE, ZONE, NODES)
-    cluster.label("wrong", *NODES)
     wrong = {**zone, "metadata": {"name": "wrong", "namespace": NAMESPACE}}
     cluster.apply({**wrong, "spec": {**zone["spec"], "paused": True}, "status": None})
     nodes = [{"id": 0, "podName": "wrong-0", "triggerTime": NO_TIME, "state": "Lost"}]
