@@ -13,25 +13,26 @@ What stands in for the world, each as small as it can be:
 
 - `loop`: an asyncio loop in virtual time. No thread, no socket, no sleep; the order of events
   follows from the seed alone.
-- `apiserver`: objects with resourceVersion and compare-and-set, and the faults of a real one.
-- `process`: one life of the operator. It can die before and after every write to the API server
-  and every call to a data node; calls that have left are delivered all the same.
-- `disk`, `file_engine`, `machine`: a disk of real files, and an engine on it, of which a crash
-  leaves what was synced and something of the rest (decision 0190).
-- `node`, `streams`, `pulled`: a data node on it, with real stores and journals; replication and
-  copies between nodes, by a step or a batch at a time.
-- `copies`, `copy_node`, `waiting`: copies between such nodes by the real copy loop, on streams
-  that break (decision 0200).
-- `kubelet`: pods that start, restart and go, with or without their disk; SparkApplications.
-- `world`: all of it together, and the faults that can be put into it.
-- `checks`, `held`: what must hold after every step, and at the end; what replicas have, also of
+- `nodes`: data nodes with real stores and journals. `disk`, `file_engine`, `machine`: a disk of
+  real files, and an engine on it, of which a crash leaves what was synced and something of the
+  rest (decision 0190). `node`, `streams`, `pulled`: a data node on it; replication and copies
+  between nodes, by a step or a batch at a time. `copies`, `copy_node`, `waiting`: copies by the
+  real copy loop, on streams that break (decision 0200). `held`: what replicas have, also of
   machines that are down (decision 0203).
-- `scenarios`: what is asked of a zone; `target_scenarios`: with copies that fail, or wait.
-- `data_plane`: data nodes alone, on such files, without an operator; `cut_over`: in the middle of
-  a re-sharding, with the real `reshard_pulls` on lines that fail; `closed_times`: with clocks that
-  are wrong by far; `indexed`: with indexes that come and go, takeovers, a log that is trimmed, and
-  what seldom comes by itself (`plots`, decision 0211); `copy_storm`: with replicas that come and go
-  all the time.
+- `cluster`: a whole zone. `apiserver`: objects with resourceVersion and compare-and-set, and the
+  faults of a real one. `process`: one life of the operator. It can die before and after every
+  write to the API server and every call to a data node; calls that have left are delivered all the
+  same. `kubelet`: pods that start, restart and go, with or without their disk; SparkApplications.
+  `world`: all of it together, and the faults that can be put into it. `checks`: what must hold
+  after every step, and at the end.
+- `scenarios`: what is asked of a zone, also with copies that fail, or wait (`target_scenarios`),
+  and what breaks meanwhile.
+- `storms`: data nodes without an operator. `data_plane`: on such files; `cut_over`: in the middle
+  of a re-sharding, with the real `reshard_pulls` on lines that fail; `closed_times`: with clocks
+  that are wrong by far; `indexed`: with indexes that come and go, takeovers, a log that is trimmed,
+  and what seldom comes by itself (`plots`, decision 0211); `copy_storm`: with replicas that come
+  and go all the time.
+- `clients`: storms with producers, single rows, shared calls and followers of changes.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
 `REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them,

@@ -45,7 +45,7 @@ _NOW, _EARLIEST, _SNAPSHOT = "now", "earliest", "snapshot"
 
 
 class _Limits(NamedTuple):
-    """How many changes a batch has at most, and bytes of them."""
+    """How many changes a batch has at most, and bytes of them; `COUNT_MAX` is no limit."""
 
     rows: int = COUNT_MAX
     bytes: int = COUNT_MAX
@@ -216,13 +216,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
                 yield from self._snapshot(client, *partition.value)
                 return
             start, end = partition.value
-            old_rows = self._stream.old_rows
-            for changes in client.changes_between(start, end, old_rows=old_rows):
-                table = changes
-                if old_rows:
-                    at, fields = table.schema.get_field_index(OLD), self._old_fields(client)
-                    table = table.set_column(at, OLD, _only(fields, table[OLD].combine_chunks()))
-                yield from table.select(list(self._columns)).to_batches()
+            for table in client.changes_between(start, end, old_rows=self._stream.old_rows):
+                changes = table.select(list(self._columns))
+                if self._stream.old_rows:
+                    old = _only(self._old_fields(client), table[OLD].combine_chunks())
+                    changes = changes.set_column(changes.schema.get_field_index(OLD), OLD, old)
+                yield from changes.to_batches()
 
     def _old_fields(self, client: TableClient) -> list[Any]:
         """Return the columns of the rows before changes: those that are read."""
@@ -320,12 +319,14 @@ class _Planner:
             found = batch.changes
             if self._last is not None:
                 found = bounds.up_to(self._last, self._client.codec, found)
-            sizes = bounds.sizes_of(found.select(self._columns))
-            room = min(limits.rows - rows, bounds.fitting(found, sizes, bytes_left))
+            room = limits.rows - rows
+            if limits.bytes < COUNT_MAX:
+                sizes = bounds.sizes_of(found.select(self._columns))
+                room = min(room, bounds.fitting(found, sizes, bytes_left))
+                bytes_left -= int(sizes.sum())
             if room < found.num_rows:
                 return bounds.cut(before, after, found, room, takes_one=not rows), limits.rows
             rows += found.num_rows
-            bytes_left -= int(sizes.sum())
             if rows >= limits.rows:
                 break
             if not found.num_rows and self._last is None:

@@ -8,8 +8,8 @@ Concurrency: one object for one answer, in the Flight thread of its call.
 """
 
 from rezone.datanode.replica.replica import Replica
-from rezone.datanode.state.expiry import Kept, retention_micros
-from rezone.wire.errors import FeedTruncatedError, LimitExceededError, VersionsExpiredError
+from rezone.datanode.state.expiry import oldest_kept, retention_micros
+from rezone.wire.errors import FeedTruncatedError, LimitExceededError
 from rezone.wire.messages import AskedRange
 
 OLD_BYTES_MAX = 40 << 20
@@ -50,13 +50,15 @@ class RowsBefore:
         return values
 
     def require_kept(self, asked: AskedRange) -> None:
-        """Raise FeedTruncatedError when versions that were asked for may have been collected."""
+        """Raise FeedTruncatedError when versions that were asked for may have been collected.
+
+        NotReadyError while the node does not know the time.
+        """
         if self._earliest is None:
             return
-        as_of = self._earliest - 1
-        try:
-            Kept(as_of, as_of + retention_micros(self._replica)).require(self._replica)
-        except VersionsExpiredError as error:
+        self._replica.clock.require()
+        oldest = oldest_kept(self._replica)
+        if self._earliest - 1 < oldest:
             raise FeedTruncatedError(
                 f"rows before changes of partition {asked.partition} since {asked.time} are not "
                 f"kept: versions are for {retention_micros(self._replica) // 1_000_000} s; go on "
@@ -64,8 +66,8 @@ class RowsBefore:
                 "the changes since then (TableClient.changes_from_snapshot)",
                 partition=asked.partition,
                 time=asked.time or 0,
-                oldest=_oldest_kept(self._replica),
-            ) from error
+                oldest=max(0, oldest),
+            )
 
 
 def earliest_begin(replica: Replica) -> int:
@@ -75,9 +77,5 @@ def earliest_begin(replica: Replica) -> int:
     NotReadyError while the node does not know the time.
     """
     replica.clock.require()
-    return max(0, _oldest_kept(replica) + int(retention_micros(replica) * _BEGINS_LATER_SHARE))
-
-
-def _oldest_kept(replica: Replica) -> int:
-    """Return the earliest position from which the rows before all changes are kept, for now."""
-    return max(0, replica.clock.highest - retention_micros(replica))
+    later = int(retention_micros(replica) * _BEGINS_LATER_SHARE)
+    return max(0, oldest_kept(replica)) + later

@@ -25,6 +25,11 @@ def retention_micros(replica: ReplicaState) -> int:
     return replica.config.version_retention_seconds * 1_000_000
 
 
+def oldest_kept(replica: ReplicaState) -> int:
+    """Return the earliest time as of which reads may be, for now."""
+    return replica.clock.highest - retention_micros(replica)
+
+
 def collected_before(replica: ReplicaState) -> int:
     """Return the time that nobody reads at any more: what was covered by then may be removed."""
     kept = retention_micros(replica) * (1 + _COLLECTED_LATER_SHARE)
@@ -53,5 +58,5 @@ def expired(replica: ReplicaState, as_of: int) -> VersionsExpiredError:
     return VersionsExpiredError(
         f"rows as of {as_of} are asked for; versions are kept for {seconds} s",
         as_of=as_of,
-        oldest=replica.clock.highest - seconds * 1_000_000,
+        oldest=oldest_kept(replica),
     )

@@ -113,10 +113,9 @@ def check_versions(
 ) -> None:
     """Raise InvalidRowError unless versions are what was asked for: in order, in their range.
 
-    They are rows of `hashes` behind row id `after` and up to the mark, without intents.
+    They are rows of `hashes` behind row id `after` and up to the mark, without intents; `batch` is
+    a valid one of `VERSIONS_SCHEMA`.
     """
-    if batch.num_columns and any(column.null_count for column in batch.columns):
-        raise InvalidRowError("versions with parts that are missing")
     if not batch.num_rows:
         return
     row_ids, _, flags, _ = batch.columns

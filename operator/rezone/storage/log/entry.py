@@ -58,7 +58,6 @@ OP_NOTE: Final = 4
 
 # The checksum covers everything after the crc field: from the leader epoch on.
 _CHECKED_FROM: Final = 8
-"""Before the header of a record batch: a mark, and how long the header is."""
 _STAMP: Final = struct.Struct("<IIQQ16sQII16sBB6x")
 
 

@@ -59,13 +59,18 @@ def require_valid(batch: Any, schema: Any) -> None:
     """Raise InvalidRowError unless all that a batch says of itself is true, and of the schema."""
     if batch is None or not batch.schema.equals(schema):
         raise InvalidRowError("no batch, or one of other columns")
+    require_arrow(batch)
+    for field, column in zip(schema, batch.columns, strict=True):
+        if column.null_count and not field.nullable:
+            raise InvalidRowError(f"column {field.name!r} has nulls", column=field.name)
+
+
+def require_arrow(batch: Any) -> None:
+    """Raise InvalidRowError unless a batch's offsets stay within it, and its text is UTF-8."""
     try:
         batch.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidRowError(f"the batch is not valid Arrow data: {error}") from error
-    for field, column in zip(schema, batch.columns, strict=True):
-        if column.null_count and not field.nullable:
-            raise InvalidRowError(f"column {field.name!r} has nulls", column=field.name)
 
 
 def _read_behind(head: bytes, body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.wire.codec import few_rows, keyspace
-from rezone.wire.codec.bodies import check_schema
+from rezone.wire.codec.bodies import check_schema, require_arrow
 from rezone.wire.codec.column_bytes import (
     ARROW_TYPES,
     FIXED,
@@ -130,11 +130,7 @@ class RowCodec:
                 "send smaller batches",
                 limit=self.limits.batch_rows_max,
             )
-        try:
-            # Full: bad offsets or bad UTF-8 of a hostile client must not reach the kernels.
-            batch.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise InvalidRowError(f"the batch is not valid Arrow data: {error}") from error
+        require_arrow(batch)  # what a hostile client sends must not reach the kernels
         for name in self._never_null if not delete else self.key_schema.names:
             column = batch.column(name)
             if column.null_count:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from rezone.wire.transport.tls import HOSTS_BELOW, UNREADABLE, TlsFiles, TlsFilesError
+from rezone.wire.transport.tls import HOSTS_BELOW, UNREADABLE_CERTIFICATE, TlsFiles, TlsFilesError
 
 _PERMITTED: Final[tuple[x509.GeneralName, ...]] = (
     x509.DNSName(HOSTS_BELOW),
@@ -44,7 +44,7 @@ def constrained(files: TlsFiles) -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
     try:
         copies = [_copy(each).sign(key, hashes.SHA256()) for each in dict.fromkeys(trusted)]
-    except UNREADABLE as error:
+    except UNREADABLE_CERTIFICATE as error:
         raise TlsFilesError(f"the authority cannot be used by a data node: {error}") from error
     return b"".join(each.public_bytes(Encoding.PEM) for each in copies)
 

@@ -39,7 +39,7 @@ HOSTS_BELOW = "svc"
 
 
 # Parts of a certificate are read when they are asked for, and refused only then.
-UNREADABLE = (
+UNREADABLE_CERTIFICATE = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -81,7 +81,7 @@ class TlsFiles:
                 not_before=leaf.not_valid_before_utc,
                 not_after=leaf.not_valid_after_utc,
             )
-        except UNREADABLE as error:
+        except UNREADABLE_CERTIFICATE as error:
             raise TlsFilesError(f"not a certificate, key and authority in PEM: {error}") from error
         if not belongs:
             raise TlsFilesError("the key does not belong to the certificate")
