@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .PHONY: help prepare test-tools demo down test test-long test-kubernetes check lint types layers pages docs generate tools env spark-env e2e e2e-up e2e-down chaos soak chaos-short chaos-operator evidence seeds mutations images krew olm release audit bench fuzz clean
 
 export PYTHONPATH := operator
+# Some machines say that Python shall write no bytecode: every process of a test compiled all it imports.
+export PYTHONDONTWRITEBYTECODE :=
 UV ?= $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
 RUN := .venv/bin/python
 # CI judges a change by one order of the tests, as by the same examples each time (tests/conftest.py).

@@ -25,7 +25,8 @@ if [ -z "$uv" ]; then
   uv=.venv/bin/uv
 fi
 echo "rezone: installing the locked environment (PySpark is 450 MB the first time) ..."
-"$uv" sync --frozen --all-extras --inexact
+# Compiled once: tests start some thousand processes, which else compile what they import each time.
+"$uv" sync --frozen --all-extras --inexact --compile-bytecode
 if command -v g++ >/dev/null 2>&1; then
   operator/native/build.sh .venv/bin/python
 else
