@@ -602,6 +602,51 @@ async def test_silence_proves_nothing(pair: Pair, executor: ThreadPoolExecutor) 
         await verify_copy(executor, 5, source, target, fence=FENCE)
 
 
+@pytest.mark.proves("B-04")
+async def test_a_node_that_is_lost_ends_its_comparison(
+    pair: Pair, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebalance would wait for the digest of a machine that is gone until its deadline, minutes.
+
+    A moment of silence ends none: a digest of a large partition would never come to its end.
+    """
+    source, target, there, here = pair
+    there.digests, here.digests = [digest("a")], [digest("a")]
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def call(*_: object, timeout_seconds: float) -> DigestReply:
+        reads.set()
+        assert goes_on.wait(timeout_seconds)
+        return digest("a")
+
+    def fall_silent() -> None:
+        target.unreachable_since = utc_now()
+        target.silent.set()
+
+    monkeypatch.setattr(target.client, "call", call)
+    comparing = asyncio.create_task(verify_copy(executor, 5, source, target, fence=FENCE))
+    await asyncio.to_thread(reads.wait, 10)
+    fall_silent()
+    await asyncio.sleep(0)
+    target.silent.clear()
+    goes_on.set()
+    await asyncio.wait_for(comparing, 10)
+    reads.clear()
+    goes_on.clear()
+    there.digests = [digest("a")] * 2
+    monkeypatch.setattr("rezone.controller.nodes.verify.SILENT_SECONDS_MAX", 0.01)
+    comparing = asyncio.create_task(verify_copy(executor, 5, source, target, fence=FENCE))
+    try:
+        await asyncio.to_thread(reads.wait, 10)
+        fall_silent()
+        with pytest.raises(NotReadyError, match="data node 1 has fallen silent"):
+            await asyncio.wait_for(comparing, 10)
+        with pytest.raises(NotReadyError, match="data node 1 is silent"):
+            await verify_copy(executor, 5, source, target, fence=FENCE)
+    finally:
+        goes_on.set()
+
+
 class Rests:
     """Rests between comparisons that last until the test has noted how long they were asked for."""
 

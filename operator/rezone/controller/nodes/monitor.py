@@ -18,7 +18,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -42,6 +42,8 @@ from rezone.wire.messages import (
 from rezone.wire.transport.flight import NodeClient
 
 log = structlog.get_logger(__name__)
+
+Answer = TypeVar("Answer", bound=Message)
 
 POLL_MS = 1000
 RETRY_SECONDS = 0.2
@@ -100,26 +102,45 @@ class WatchedNode:
     async def answer(self, executor: Executor, call: Callable[[], Message]) -> Message:
         """Return what a call to the node returns; NotReadyError when a poll finds it silent first.
 
+        The call may tell the node this coordinator's epoch.
+        """
+        self.called.add(self.node)
+        if self.silent.is_set():
+            return await asyncio.get_running_loop().run_in_executor(executor, call)
+        return await self.ask(executor, call, silent_seconds_max=0.0)
+
+    async def ask(
+        self, executor: Executor, call: Callable[[], Answer], *, silent_seconds_max: float
+    ) -> Answer:
+        """Return what a call returns; NotReadyError when polls find the node silent for so long.
+
         A node that is lost with a call under way holds up nobody for longer than it takes to
         notice that. The call is given up, not ended: its outcome is unknown.
         """
-        self.called.add(self.node)
         called = asyncio.get_running_loop().run_in_executor(executor, call)
-        if self.silent.is_set():
-            return await called
         called.add_done_callback(_take_error)
-        falls_silent = asyncio.ensure_future(self.silent.wait())
-        either: set[asyncio.Future[Any]] = {called, falls_silent}
+        is_lost = asyncio.ensure_future(self._silent_for(silent_seconds_max))
+        either: set[asyncio.Future[Any]] = {called, is_lost}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            falls_silent.cancel()
+            is_lost.cancel()
         if not called.done():
             raise NotReadyError(f"data node {self.node} has fallen silent", unreachable=1)
         return called.result()
 
+    async def _silent_for(self, seconds: float) -> None:
+        """Return when no poll was answered for so long."""
+        while True:
+            await self.silent.wait()
+            since = self.unreachable_since
+            if seconds:
+                await asyncio.sleep(seconds)
+            if self.silent.is_set() and self.unreachable_since == since:
+                return
 
-def _take_error(called: "asyncio.Future[Message]") -> None:
+
+def _take_error(called: "asyncio.Future[Answer]") -> None:
     """Look at the error of a call that may have been given up: nobody else would."""
     if not called.cancelled():
         called.exception()

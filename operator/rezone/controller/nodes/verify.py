@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from rezone.controller.nodes.monitor import WatchedNode
-from rezone.wire.errors import RezoneError
+from rezone.wire.errors import NotReadyError, RezoneError
 from rezone.wire.layouts import Overlap, index_of
 from rezone.wire.messages import (
     Ack,
@@ -26,6 +26,9 @@ log = structlog.get_logger(__name__)
 RANGES = 16
 DIGEST_TIMEOUT_SECONDS = 600.0
 """Reading gives clients their time: 100 GB of a partition take about this long."""
+SILENT_SECONDS_MAX = 30.0
+"""A node that answers no poll for so long will not answer this either. Not at once: a busy node is
+silent for a moment, and a digest that is given up is read again from its beginning."""
 NOTE_SECONDS = 10.0
 TOLD_SECONDS = 10.0
 TOLD_LOOK_SECONDS = 0.05
@@ -222,10 +225,14 @@ def _resharded_up_to(target: WatchedNode, overlap: Overlap) -> int | None:
 
 
 async def _digest(executor: Executor, node: WatchedNode, request: DigestRequest) -> DigestReply:
+    """Return a digest; NotReadyError when the node is lost meanwhile, or was before."""
+    if node.silent.is_set():
+        # Each call to it would hold a thread until its deadline.
+        raise NotReadyError(f"data node {node.node} is silent", unreachable=1)
     call = functools.partial(
         node.client.call,
         request,
         DigestReply,
         timeout_seconds=DIGEST_TIMEOUT_SECONDS,
     )
-    return await asyncio.get_running_loop().run_in_executor(executor, call)
+    return await node.ask(executor, call, silent_seconds_max=SILENT_SECONDS_MAX)
