@@ -68,6 +68,7 @@ from rezone.wire.messages import (
     ReportRequest,
     Role,
     Takeover,
+    TakeoverState,
     TransactionBegin,
     TransactionBegun,
     TransactionEnd,
@@ -564,9 +565,11 @@ class Coordinator:
     def move(self, partition: int, candidate: int) -> None:
         """Make a whole takeover.
 
-        The old leader is asked until it agrees, as the operator does pass by pass: it refuses while
-        the candidate's stream is being made again, after either of them was killed.
+        The old leader is asked until it agrees, and again when it has given up, as the operator
+        does pass by pass: while the candidate's stream is being made again, after either of them
+        was killed or the clock was set ahead, it does either.
         """
+        leader = self.records[partition].leader
         self.authorise(partition, candidate)
 
         def agreed() -> bool:
@@ -579,7 +582,11 @@ class Coordinator:
         self.until(f"node {candidate} may take over", agreed)
 
         def led() -> bool:
-            return self.report(candidate, partition).role is Role.LEADER
+            if self.report(candidate, partition).role is Role.LEADER:
+                return True
+            if self.report(leader, partition).takeover is TakeoverState.FAILED:
+                agreed()
+            return False
 
         self.until(f"node {candidate} leads", led)
         self.settle()
