@@ -233,7 +233,9 @@ def _site() -> Site:
 
 
 _ORDER = LockOrder()
-_WAITED_FOR = frozenset({"partition", "producer", "links", "node", "known_zone", "replicas"})
+WAITED_FOR = frozenset(
+    {"runner", "replica", "producer", "links", "node", "known_zone", "replicas"},
+)
 """Modules whose locks many threads need: nobody waits for a network who holds one (TR-03)."""
 
 _OF_ONE = frozenset(
@@ -252,13 +254,13 @@ whose answer all of its others wait."""
 def locks_have_an_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail where locks were taken in an order that contradicts that of this or any other test."""
     recording(_ORDER, monkeypatch.setattr)
-    send = Channel.send
+    send = Channel.send_packed  # by which all frames leave
 
-    def send_unlocked(channel: Channel, *frame: Any) -> None:
-        _ORDER.sending(_WAITED_FOR)
-        send(channel, *frame)
+    def send_unlocked(channel: Channel, frame: bytes) -> None:
+        _ORDER.sending(WAITED_FOR)
+        send(channel, frame)
 
-    monkeypatch.setattr(Channel, "send", send_unlocked)
+    monkeypatch.setattr(Channel, "send_packed", send_unlocked)
     known = len(_ORDER.first)
     yield
     sent_with, _ORDER.sent_with = _ORDER.sent_with, {}

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.proves("TR-03")]
 P = 0
 SHARED = of_zone(Role.DATA_NODE)
 THIRD = of_zone(Role.DATA_NODE, node=2)
+TOLD = "the node's certificate is not"
 
 
 class Writer(Client):
@@ -156,8 +157,20 @@ def test_a_server_is_asked_for_its_own_name(strict: SecureCoordinator) -> None:
             if node == 0:
                 client.call(RoutesRequest(), RouteTable)
                 continue
-            with pytest.raises(NotReadyError, match="the node's certificate is not"):
+            with pytest.raises(NotReadyError, match=TOLD):
                 client.call(RoutesRequest(), RouteTable)
+
+
+def test_a_follower_asks_its_leader_for_its_own_name(tmp_path: Path) -> None:
+    """Node 1 does not follow node 0, whose certificate names the zone alone.
+
+    Any certificate of the zone would be good for a leader: who has its address would be followed.
+    """
+    with two_processes(tmp_path, SHARED, of_zone(Role.DATA_NODE, node=1)) as c:
+        follower = c.nodes[1]
+        assert isinstance(follower, ProcessNode)
+        log = follower.directory / "log.txt"
+        c.until("its certificate is refused", lambda: TOLD in log.read_text())
 
 
 @pytest.mark.parametrize("names", [(SHARED, SHARED), (SHARED, None), (None, SHARED)])

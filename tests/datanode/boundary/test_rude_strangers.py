@@ -16,9 +16,12 @@ from besieged_node import Besieged, besieged_node, row, write_request
 from rude_client import grpc_message, protobuf_field
 
 from rezone.datanode.observing.bounded_http import BoundedHTTPServer
+from rezone.datanode.service.door import Door
+from rezone.datanode.settings import NodeSettings, SystemClock
 from rezone.wire import messages
 from rezone.wire.errors import NotReadyError
 from rezone.wire.messages import ScanTicket
+from rezone.wire.transport.callers import Passed
 
 DESCRIPTORS = 300
 STRANGERS = 400
@@ -51,6 +54,35 @@ def is_ended(connection: socket.socket, seconds: float = SECONDS) -> bool:
     return True
 
 
+class Waiting:
+    """Connections on which no call is made; there are descriptors enough."""
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+        self.cut_off: list[str] = []
+
+    def look(self) -> list[str]:
+        """Return who is connected."""
+        return list(self.addresses)
+
+    def cut(self, address: str) -> None:
+        """End one."""
+        self.addresses.remove(address)
+        self.cut_off.append(address)
+
+    def passed(self) -> dict[str, Passed]:
+        """Nothing has passed."""
+        return {}
+
+    def left(self) -> int:
+        """Many are left."""
+        return 1_000_000
+
+    def limit(self) -> int:
+        """Return how many there may be."""
+        return 1_000_000
+
+
 def limit_descriptors(node: Besieged) -> None:
     """Let the node have few."""
     assert node.node.process is not None
@@ -73,7 +105,8 @@ def write_in_time(node: Besieged) -> None:
 @pytest.mark.proves("TR-03")
 def test_idle_connections_take_no_descriptors_from_others(tmp_path: Path) -> None:
     """The node could open no file and take no client while they stay, which is for ever."""
-    with besieged_node(tmp_path, strangers_address_max="1000") as node, node.honest() as first:
+    limits = {"stranger_ms_max": "600000", "strangers_address_max": "1000"}
+    with besieged_node(tmp_path, **limits) as node, node.honest() as first:
         limit_descriptors(node)
         node.write(first)
         with idle_connections(node.node.address, STRANGERS):
@@ -116,6 +149,17 @@ def test_strangers_of_one_address_are_few(tmp_path: Path) -> None:
         assert all(is_ended(one) for one in idle[:30])
         assert not is_ended(idle[-1], 1), "the newest may be an honest client's"
         node.write(table)
+
+
+@pytest.mark.proves("TR-03")
+def test_the_oldest_stranger_goes_first() -> None:
+    """An honest client that comes behind many strangers would be cut off before its first call."""
+    door = Door(NodeSettings(strangers_address_max=3), SystemClock())
+    connections = Waiting()
+    for second in range(6):
+        connections.addresses.append(f"10.0.0.1:{second}")
+        door.look(connections, float(second))
+    assert connections.cut_off == ["10.0.0.1:0", "10.0.0.1:1", "10.0.0.1:2"]
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ import threading
 from types import ModuleType
 
 import pytest
+from replica_cluster import OPERATOR
 
-from lock_order import LockOrder, recording
+from lock_order import WAITED_FOR, LockOrder, recording
 
 CODE = """
 import threading
@@ -69,3 +70,10 @@ def test_two_orders_contradict_each_other(both: ModuleType, order: LockOrder) ->
     (circle, *_) = order.contradictions()
     assert len(circle) == 2
     assert "wrongly_back" in order.tell(circle)
+
+
+@pytest.mark.parametrize("module", sorted(WAITED_FOR))
+def test_modules_whose_locks_nobody_sends_with_make_locks(module: str) -> None:
+    """A module that was renamed, or whose lock has moved, would be looked at in vain."""
+    found = list((OPERATOR / "rezone" / "datanode").rglob(f"{module}.py"))
+    assert any("threading.Lock()" in f.read_text() or "RLock()" in f.read_text() for f in found)
