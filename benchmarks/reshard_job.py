@@ -25,8 +25,8 @@ from resharding import backfilled
 from resharding_kit import reshard
 
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
-from rezone.transfer.backfill import backfill_range, totals
-from rezone.transfer.reserving import Reservations
+from rezone.transfer.copying.backfill import backfill_range, totals
+from rezone.transfer.copying.reserving import Reservations
 from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.layouts import Layout, layout_of, overlaps
 

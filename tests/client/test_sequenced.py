@@ -15,8 +15,8 @@ import pytest
 from rezone.client.operations import sequenced
 from rezone.client.operations.sequenced import Sequenced, SequencedWrites, intervals_of
 from rezone.client.routing.placement import Placement
-from rezone.transfer import submitting
-from rezone.transfer.submitting import SequencedRows
+from rezone.transfer.sink import submitting
+from rezone.transfer.sink.submitting import SequencedRows
 from rezone.wire.codec import bodies
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.producers import digest_of

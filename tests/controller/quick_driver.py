@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from rezone.transfer.backfill import backfill_range
-from rezone.transfer.dispatch import Receivers, dispatch
-from rezone.transfer.reserving import Reservations
-from rezone.transfer.stream import copy_entry
+from rezone.transfer.copying.backfill import backfill_range
+from rezone.transfer.copying.dispatch import Receivers, dispatch
+from rezone.transfer.copying.reserving import Reservations
+from rezone.transfer.copying.stream import copy_entry
 from rezone.wire.copying import backfill_plan
 from rezone.wire.copying import plan as copyplan
 from rezone.wire.copying.backfill_plan import BackfillPlan

@@ -26,9 +26,9 @@ from rezone.transfer.bulk.parquet import ParquetUnit, read_unit
 from rezone.transfer.bulk.sources import Files, FileUnit
 from rezone.transfer.iceberg import loads
 from rezone.transfer.load_job import LoadedUnit, RefusedRow
-from rezone.transfer.options import decode_filter
-from rezone.transfer.sinks import _Noted
-from rezone.transfer.staging import Staging
+from rezone.transfer.sink.staging import Staging
+from rezone.transfer.sink.writers import _Noted
+from rezone.transfer.source.options import decode_filter
 from rezone.transfer.verify_job import SavedDigests
 from rezone.wire.codec.changes import CHANGES_SCHEMA
 from rezone.wire.codec.filters import FilterOp, FilterTerm

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rezone.transfer.backfill import RangeReceipt, backfill_range, totals
 from rezone.transfer.copy_job import (
     REPORTED_ERRORS_MAX,
     RETRY_PAUSE_SECONDS_MAX,
@@ -26,7 +25,8 @@ from rezone.transfer.copy_job import (
     read_plan,
     task_failures_max,
 )
-from rezone.transfer.reserving import Reservations
+from rezone.transfer.copying.backfill import RangeReceipt, backfill_range, totals
+from rezone.transfer.copying.reserving import Reservations
 from rezone.wire.copying import backfill_plan
 from rezone.wire.copying.backfill_plan import BackfillPlan, BackfillRange
 from rezone.wire.errors import RezoneError

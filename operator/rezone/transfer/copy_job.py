@@ -26,8 +26,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from rezone.transfer.dispatch import Receivers, dispatch
-from rezone.transfer.stream import copy_entry
+from rezone.transfer.copying.dispatch import Receivers, dispatch
+from rezone.transfer.copying.stream import copy_entry
 from rezone.wire.copying import plan as copyplan
 from rezone.wire.copying.copy import CopyOptions, CopyReceipt
 from rezone.wire.copying.plan import PartitionCopy

@@ -46,12 +46,12 @@ from pyspark.sql.datasource import Filter as SparkFilter
 from pyspark.sql.types import StructType
 
 from rezone.client import Filter, PartitionWrite, Selection, TableClient
-from rezone.transfer.changes_source import ChangesDataSource
-from rezone.transfer.options import SourceOptions, encode_filter
-from rezone.transfer.pushdown import PushedDown, pushed_down, scans_of
-from rezone.transfer.sinks import StagedWriter, StreamWriter
-from rezone.transfer.spark_types import spark_schema
-from rezone.transfer.submitting import acknowledged
+from rezone.transfer.sink.submitting import acknowledged
+from rezone.transfer.sink.writers import StagedWriter, StreamWriter
+from rezone.transfer.source.changes import ChangesDataSource
+from rezone.transfer.source.options import SourceOptions, encode_filter
+from rezone.transfer.source.pushdown import PushedDown, pushed_down, scans_of
+from rezone.transfer.source.spark_types import spark_schema
 from rezone.wire.layouts import HashRange
 
 FORMAT = "rezone"

@@ -44,7 +44,7 @@ from rezone.transfer.bulk.progress import Counted, Phase, unit
 from rezone.transfer.bulk.sides import now_of
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.iceberg.exports import check_table, publish
-from rezone.transfer.options import SourceOptions
+from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.messages import ZoneConfig
 

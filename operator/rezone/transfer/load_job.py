@@ -45,8 +45,8 @@ from rezone.transfer.bulk.sources import LoadUnit, Reader, Source, source_of
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.generated import AMOUNT_FACTOR, AMOUNT_MODULUS
 from rezone.transfer.iceberg import loads
-from rezone.transfer.options import SourceOptions
-from rezone.transfer.submitting import SequencedRows
+from rezone.transfer.sink.submitting import SequencedRows
+from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import ZoneConfig

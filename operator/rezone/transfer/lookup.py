@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from rezone.client import TableClient
-from rezone.transfer.options import SourceOptions
-from rezone.transfer.spark_types import spark_schema
+from rezone.transfer.source.options import SourceOptions
+from rezone.transfer.source.spark_types import spark_schema
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import TableSchema
 

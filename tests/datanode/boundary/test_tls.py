@@ -27,7 +27,7 @@ from secure_cluster import (
 from rezone.client import ClientSettings, TableClient
 from rezone.kube.tls.authority import Authority
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
-from rezone.transfer.stream import copy_entry
+from rezone.transfer.copying.stream import copy_entry
 from rezone.wire.copying.plan import CopyTarget, PartitionCopy
 from rezone.wire.errors import ForbiddenError, NotReadyError, RezoneError
 from rezone.wire.messages import (

@@ -28,8 +28,8 @@ from test_reshard_streams import kill
 
 from rezone.datanode.resharding import ingesting, reshard_streams
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
-from rezone.transfer import backfill
-from rezone.transfer.backfill import RangeBackfill, RangeReceipt
+from rezone.transfer.copying import backfill
+from rezone.transfer.copying.backfill import RangeBackfill, RangeReceipt
 from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import (
     ConflictError,

@@ -22,8 +22,8 @@ from resharding_kit import (
 
 from rezone.datanode.resharding import ingesting, reshard_streams
 from rezone.datanode.resharding.reshard_streams import ReshardStream
-from rezone.transfer import reserving
-from rezone.transfer.reserving import Reservations
+from rezone.transfer.copying import reserving
+from rezone.transfer.copying.reserving import Reservations
 from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import LimitExceededError, NotReadyError
 from rezone.wire.messages import (

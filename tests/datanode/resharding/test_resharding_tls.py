@@ -18,8 +18,8 @@ from secure_cluster import of_zone, secure_cluster
 from test_resharding_clients import TABLE, table_of
 
 from rezone.client import TableClient
-from rezone.transfer.backfill import RangeBackfill
-from rezone.transfer.reserving import Reservations
+from rezone.transfer.copying.backfill import RangeBackfill
+from rezone.transfer.copying.reserving import Reservations
 from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import ForbiddenError, TransactionEndedError
 from rezone.wire.layouts import layout_of

@@ -14,7 +14,7 @@ from rezone.client import OutcomeUnknownError
 from rezone.transfer.bulk.progress import Tell, write_line
 from rezone.transfer.bulk.resource import Resource
 from rezone.transfer.bulk.units import Runner, SparkRunner
-from rezone.transfer.options import SourceOptions
+from rezone.transfer.source.options import SourceOptions
 from rezone.wire.errors import RezoneError
 
 FAILED = 2

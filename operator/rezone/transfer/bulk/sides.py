@@ -12,7 +12,7 @@ from rezone.transfer.bulk.digests import hashes_of
 from rezone.transfer.bulk.directory import Directory, files_of
 from rezone.transfer.bulk.exact import exact
 from rezone.transfer.bulk.parquet import ParquetUnit, read_unit, units_of
-from rezone.transfer.options import SourceOptions
+from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.layouts import HashRange

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-OPERATOR = str(Path(__file__).parents[2] / "operator")
+OPERATOR = str(Path(__file__).parents[3] / "operator")
 STARTS_WITHIN_SECONDS = 180
 
 

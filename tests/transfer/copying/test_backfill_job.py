@@ -24,8 +24,8 @@ from resharding_kit import (
 
 import rezone
 from rezone.local.sparkdriver import submit_command
-from rezone.transfer.backfill import RangeReceipt
 from rezone.transfer.backfill_job import main, run_task, summary
+from rezone.transfer.copying.backfill import RangeReceipt
 from rezone.wire.copying import backfill_plan
 from rezone.wire.copying.backfill_plan import BackfillPlan, BackfillRange
 from rezone.wire.errors import NotReadyError

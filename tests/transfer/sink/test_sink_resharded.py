@@ -70,9 +70,9 @@ def nodes(tmp_path: Path) -> Iterator[Coordinator]:
 
 def commit(c: Coordinator, staging: Path, batch: int, *, value: str | None = None) -> None:
     """Write a batch as the driver does when its tasks have ended."""
-    from rezone.transfer.options import SourceOptions  # noqa: PLC0415 - imports pyspark
-    from rezone.transfer.sinks import StagedRows, StreamWriter  # noqa: PLC0415
-    from rezone.transfer.staging import Staging  # noqa: PLC0415
+    from rezone.transfer.sink.staging import Staging  # noqa: PLC0415
+    from rezone.transfer.sink.writers import StagedRows, StreamWriter  # noqa: PLC0415
+    from rezone.transfer.source.options import SourceOptions  # noqa: PLC0415 - imports pyspark
 
     given = {"bootstrap": ",".join(c.peers.values()), "stagingDirectory": str(staging)}
     rows = [{"id": n, "value": value or f"batch {batch}"} for n in range(ROWS)]

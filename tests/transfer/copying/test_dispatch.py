@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from fake_snapshot import FakeStore, rows_of
 
-from rezone.transfer.dispatch import SILENT_SECONDS_MAX, Receivers, dispatch
-from rezone.transfer.stream import copy_entry
+from rezone.transfer.copying.dispatch import SILENT_SECONDS_MAX, Receivers, dispatch
+from rezone.transfer.copying.stream import copy_entry
 from rezone.wire.copying.copy import CopyReceipt
 from rezone.wire.copying.plan import CopyTarget, PartitionCopy, target_name
 from rezone.wire.transport.flight import NodeClient

@@ -26,7 +26,8 @@ TABLE = TableSchema(
 def test_tasks_planned_before_a_re_sharding_read_each_row_once() -> None:
     """A job that takes hours would fail, or miss rows, when its zone is re-sharded meanwhile."""
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer import datasource, spark_types  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer.source import spark_types  # noqa: PLC0415 - imports pyspark
 
     config = ZoneConfig(zone="z", zone_uid="u", partitions=4, table=TABLE)
     with FakeCluster(config) as cluster, TableClient(cluster.bootstrap) as client:
@@ -56,7 +57,8 @@ def test_tasks_that_read_from_any_replica_leave_leaders_alone_and_see_one_time(
 ) -> None:
     """A job over all rows would slow writers, and its result would be of no moment."""
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer import datasource, spark_types  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer.source import spark_types  # noqa: PLC0415 - imports pyspark
 
     asked: list[tuple[int, int]] = []
 
@@ -101,7 +103,8 @@ def test_a_task_that_is_run_again_in_another_order_writes_all_of_its_rows() -> N
     Batches of the second attempt would be taken for repeats of the first one's, or be refused.
     """
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer import datasource, spark_types  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer.source import spark_types  # noqa: PLC0415 - imports pyspark
 
     config = ZoneConfig(zone="z", zone_uid="u", partitions=2, table=TABLE)
     with FakeCluster(config) as cluster, TableClient(cluster.bootstrap) as client:

@@ -27,9 +27,9 @@ from pyspark.sql.datasource import (
 )
 
 from rezone.transfer.bulk.directory import note_in
-from rezone.transfer.options import SourceOptions
-from rezone.transfer.staging import Staging
-from rezone.transfer.submitting import SequencedRows, acknowledged
+from rezone.transfer.sink.staging import Staging
+from rezone.transfer.sink.submitting import SequencedRows, acknowledged
+from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.pieces import content_of
 from rezone.wire.codec.rows import RowCodec

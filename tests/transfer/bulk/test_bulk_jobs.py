@@ -44,7 +44,7 @@ TABLE = TableSchema(
 )
 CONFIG = ZoneConfig(zone="orders", zone_uid="u", partitions=2, table=TABLE)
 KILLED_SECONDS = 300.0
-EXAMPLES = Path(__file__).parents[2] / "examples/spark"
+EXAMPLES = Path(__file__).parents[3] / "examples/spark"
 
 
 def rows(first: int, last: int) -> list[dict[str, Any]]:

@@ -26,8 +26,8 @@ from rezone.client import ChangeFeed, TableClient
 from rezone.client.feed import bounds, rows
 from rezone.client.feed.rows import COMMIT_TIME, OLD, OPERATION, UPSERT
 from rezone.client.feed.token import FeedTokenError, RangePosition, decode_token, encode_token
-from rezone.transfer.options import COUNT_MAX, SourceOptions, count_option
-from rezone.transfer.spark_types import spark_schema
+from rezone.transfer.source.options import COUNT_MAX, SourceOptions, count_option
+from rezone.transfer.source.spark_types import spark_schema
 from rezone.wire.layouts import HashRange
 
 CHANGES_FORMAT = "rezone-changes"

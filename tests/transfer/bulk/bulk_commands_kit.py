@@ -22,7 +22,7 @@ from rezone.resources.zone_status import DataNodeStatus, DistributionZoneStatus
 Called = subprocess.CompletedProcess[str]
 SECONDS = 300.0
 ACCOUNT = "rezone-spark"
-ACCOUNTS = Path(__file__).parents[2] / "manifests/zone-namespace/accounts.yaml"
+ACCOUNTS = Path(__file__).parents[3] / "manifests/zone-namespace/accounts.yaml"
 
 
 async def stored(kubeconfig: Path, namespace: str, address: str) -> None:

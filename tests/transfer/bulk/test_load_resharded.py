@@ -21,7 +21,7 @@ from resharding_kit import create_old, cut_over, overlaps_of, progress, reshard,
 from rezone.client import TableClient
 from rezone.transfer import load_job
 from rezone.transfer.bulk import parquet, sorting
-from rezone.transfer.options import SourceOptions
+from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.schema import Column, ColumnType, RowLimits, TableSchema
 from rezone.wire.layouts import layout_of
 from rezone.wire.messages import ZoneConfig

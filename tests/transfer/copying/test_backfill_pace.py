@@ -10,7 +10,7 @@ import pytest
 
 from rezone.datanode.resharding import reshard_streams
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
-from rezone.transfer.backfill import RangeBackfill
+from rezone.transfer.copying.backfill import RangeBackfill
 from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.messages import (
     Ack,

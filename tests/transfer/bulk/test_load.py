@@ -17,7 +17,7 @@ from replica_cluster import FAST, Coordinator, ProcessNode, cluster
 
 from rezone.transfer.bulk import job, parquet, sorting
 from rezone.transfer.load_job import load
-from rezone.transfer.submitting import SequencedRows
+from rezone.transfer.sink.submitting import SequencedRows
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema

@@ -21,10 +21,10 @@ pytest.importorskip("pyspark.sql")
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from rezone.transfer import sinks
-from rezone.transfer.changes_source import ChangesDataSource, ChangesReader
 from rezone.transfer.datasource import RezoneDataSource
-from rezone.transfer.sinks import BatchChangedError, StagedRows
+from rezone.transfer.sink import writers as sinks
+from rezone.transfer.sink.writers import BatchChangedError, StagedRows
+from rezone.transfer.source.changes import ChangesDataSource, ChangesReader
 
 pytestmark = pytest.mark.spark
 TABLE = TableSchema(

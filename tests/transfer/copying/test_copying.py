@@ -14,7 +14,7 @@ from fake_snapshot import FakeStore, rows_of
 
 from rezone.transfer import copy_job
 from rezone.transfer.copy_job import CopyFailedError, JobOptions
-from rezone.transfer.stream import copy_entry
+from rezone.transfer.copying.stream import copy_entry
 from rezone.wire import messages
 from rezone.wire.copying import backfill_plan
 from rezone.wire.copying import plan as copyplan

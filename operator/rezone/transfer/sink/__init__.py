@@ -1,0 +1,1 @@
+"""How rows of Spark's tasks reach a zone: staged until their job is sure, then submitted once."""
