@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
-from rezone.console.guard import HEADERS, Guard, Session, cookie_name, host_refusal
+from rezone.console.access.guard import HEADERS, Guard, Session, cookie_name, host_refusal
 
 SESSION = Session(key="key", cookie="cookie", form_token="token")  # noqa: S106 - of a test
 COOKIE = {"cookie": f"{cookie_name(8790)}=cookie"}

@@ -7,7 +7,7 @@ import contextlib
 
 import aiohttp
 
-from rezone.console.health import HealthPort
+from rezone.console.process.health import HealthPort
 from rezone.controller.process.bounded_server import CONNECTIONS_MAX
 from rezone.local.controlplane import free_ports
 

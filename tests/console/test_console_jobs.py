@@ -8,11 +8,11 @@ from console_objects import planned_status, records_of, replicated, task_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rezone.console.jobs import job_row, job_rows
 from rezone.console.pages import Pages
-from rezone.console.partitions import PAGE_PARTITIONS
-from rezone.console.resharding import TARGETS_SHOWN_MAX, resharding_view
-from rezone.console.tasks import task_view
+from rezone.console.views.jobs import job_row, job_rows
+from rezone.console.views.partitions import PAGE_PARTITIONS
+from rezone.console.views.resharding import TARGETS_SHOWN_MAX, resharding_view
+from rezone.console.views.tasks import task_view
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.kube.api.names import OWNER_LABEL
 from rezone.resources.task import TaskType

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from rezone.console.proxied import REQUESTS_EACH_MAX, Proxied, ProxiedGuard
-from rezone.console.server import CONNECTIONS_MAX
+from rezone.console.access.proxied import REQUESTS_EACH_MAX, Proxied, ProxiedGuard
+from rezone.console.process.server import CONNECTIONS_MAX
 
 pytestmark = pytest.mark.proves("OB-03")
 

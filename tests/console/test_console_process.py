@@ -24,8 +24,8 @@ from console_objects import (
 
 from console_process import ConsoleProcess
 from kubernetes_fixture import establish
+from rezone.console.access.guard import HEADERS
 from rezone.console.events import EventSettings
-from rezone.console.guard import HEADERS
 from rezone.domain.model.world import RouteChange
 from rezone.kube.api.client import Kube, connect
 from rezone.kube.api.kinds import ConfigMap, Kind, SparkApplication, TaskKind, ZoneKind

@@ -16,9 +16,9 @@ from console_objects import PLAN, planned_status
 
 from console_process import ConsoleProcess
 from rezone.cli.console import STREAMS_OF_MANY_MAX
+from rezone.console.access.proxied import TOKEN_LENGTH_MAX, NobodyError, Proxied, caller_token
 from rezone.console.events import EventSettings
-from rezone.console.proxied import TOKEN_LENGTH_MAX, NobodyError, Proxied, caller_token
-from rezone.console.server import CONNECTIONS_MAX
+from rezone.console.process.server import CONNECTIONS_MAX
 from rezone.kube.api.client import Kube, connect
 from rezone.kube.api.kinds import Kind, TaskKind
 from rezone.kube.stored.store import StatusStore

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rezone.console.app import Console
-from rezone.console.protocol import DeadlineProtocol
-from rezone.console.server import ADDRESS, CONNECTIONS_MAX, ConsoleServer, listen
+from rezone.console.process.protocol import DeadlineProtocol
+from rezone.console.process.server import ADDRESS, CONNECTIONS_MAX, ConsoleServer, listen
 
 pytestmark = pytest.mark.proves("TR-03")
 

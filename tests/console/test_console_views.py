@@ -18,7 +18,6 @@ from console_objects import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rezone.console import maps
 from rezone.console.actions import (
     WORDS,
     Action,
@@ -27,7 +26,9 @@ from rezone.console.actions import (
     possible_actions,
 )
 from rezone.console.pages import STATIC_FOLDER, Pages
-from rezone.console.partitions import (
+from rezone.console.reading import ObservedZone
+from rezone.console.views import maps
+from rezone.console.views.partitions import (
     OVERVIEW_CELLS_MAX,
     PAGE_PARTITIONS,
     Health,
@@ -36,9 +37,8 @@ from rezone.console.partitions import (
     page_in,
     rows_of,
 )
-from rezone.console.reading import ObservedZone
-from rezone.console.tasks import Standing, task_view
-from rezone.console.zones import PAGE_NODES, Shown, zone_view
+from rezone.console.views.tasks import Standing, task_view
+from rezone.console.views.zones import PAGE_NODES, Shown, zone_view
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.report.words import bytes_text, seconds_text
 from rezone.resources.machine_status import WaitedFor, WaitingReason

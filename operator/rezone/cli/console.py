@@ -14,12 +14,12 @@ from typing import Final
 
 import click
 
+from rezone.console.access.guard import LOGIN
+from rezone.console.access.proxied import Proxied, caller_token
 from rezone.console.app import Console, ConsoleSettings
 from rezone.console.events import EventSettings
-from rezone.console.guard import LOGIN
-from rezone.console.health import HealthPort
-from rezone.console.proxied import Proxied, caller_token
-from rezone.console.server import ADDRESS, ConsoleServer, listen
+from rezone.console.process.health import HealthPort
+from rezone.console.process.server import ADDRESS, ConsoleServer, listen
 from rezone.kube.api.client import KubeSettings, connect, connect_for_callers
 from rezone.kube.api.errors import KubeError
 

@@ -17,6 +17,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from rezone.console.access.guard import Guard, Session, cookie_name, same
+from rezone.console.access.proxied import Proxied, ProxiedGuard
 from rezone.console.actions import (
     WORDS,
     Action,
@@ -27,13 +29,11 @@ from rezone.console.actions import (
     require_possible,
 )
 from rezone.console.events import EventSettings, EventStreams, Load
-from rezone.console.guard import Guard, Session, cookie_name, same
-from rezone.console.jobs import job_rows
 from rezone.console.pages import STATIC_FOLDER, Pages, as_markup
-from rezone.console.proxied import Proxied, ProxiedGuard
 from rezone.console.reading import LISTED_MAX, Reader
 from rezone.console.task_pages import TASK_PAGES, TaskPages
-from rezone.console.zones import Shown, summary_of, zone_view
+from rezone.console.views.jobs import job_rows
+from rezone.console.views.zones import Shown, summary_of, zone_view
 from rezone.kube.api.client import Kube
 from rezone.kube.api.errors import (
     ConflictWriteError,

@@ -7,9 +7,9 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rezone.console import maps
-from rezone.console.partitions import PAGE_PARTITIONS
-from rezone.console.zones import is_bad
+from rezone.console.views import maps
+from rezone.console.views.partitions import PAGE_PARTITIONS
+from rezone.console.views.zones import is_bad
 from rezone.report import words
 
 _FOLDER: Final = Path(__file__).parent

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from rezone.console.actions import Task
 from rezone.console.reading import Reader, ReadReport
-from rezone.console.resharding import resharding_view
-from rezone.console.tasks import task_view
+from rezone.console.views.resharding import resharding_view
+from rezone.console.views.tasks import task_view
 from rezone.kube.api.kinds import Kind, MigrationKind, TaskKind
 from rezone.report.reading import read_report, read_transfer_report
 from rezone.resources.migration import RegionMigration

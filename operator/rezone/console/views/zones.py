@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rezone.console.partitions import (
+from rezone.console.views.partitions import (
     PAGE_PARTITIONS,
     Health,
     NodeLoad,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from rezone.console.partitions import PAGE_PARTITIONS, page_count, page_in
+from rezone.console.views.partitions import PAGE_PARTITIONS, page_count, page_in
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.wire.layouts import Layout, index_of, targets_of
 from rezone.wire.messages import NodeId

@@ -7,7 +7,7 @@ from typing import Final
 import uvicorn
 
 from rezone.console.app import Console
-from rezone.console.protocol import DeadlineProtocol
+from rezone.console.process.protocol import DeadlineProtocol
 
 ADDRESS: Final = "127.0.0.1"
 CONNECTIONS_MAX: Final = 128

@@ -9,7 +9,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from rezone.console.partitions import Health, OverviewCell, PartitionRow
+from rezone.console.views.partitions import Health, OverviewCell, PartitionRow
 from rezone.domain.routing.partition_map import Mark
 
 CELL: Final = 18

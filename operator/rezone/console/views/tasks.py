@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rezone.console.partitions import PAGE_PARTITIONS, page_count, page_in
+from rezone.console.views.partitions import PAGE_PARTITIONS, page_count, page_in
 from rezone.domain.routing.topology_text import Topology, TopologyError, parse
 from rezone.resources.machine_status import WaitedFor
 from rezone.resources.task import (

@@ -24,7 +24,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rezone.console.guard import (
+from rezone.console.access.guard import (
     HttpGuard,
     Refusal,
     answer_refused,

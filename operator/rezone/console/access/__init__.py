@@ -1,0 +1,1 @@
+"""Who may ask the console for anything: its one user, or whom a proxy has signed in."""
