@@ -10,10 +10,11 @@ at hand was closed by the server.
 Concurrency: a `Connection` belongs to one event loop and may be used by any number of its tasks.
 """
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -146,7 +147,7 @@ class Connection:
 
         Raises RefusedError, NotSentError, UnansweredError.
         """
-        try:
+        with _typed_errors():
             answer = await self._send(
                 method,
                 path,
@@ -157,10 +158,6 @@ class Connection:
                 silence_seconds=self._settings.request_timeout_seconds,
             )
             payload = await answer.read()
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise NotSentError(f"no connection: {error}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnansweredError(f"no answer: {error!r}") from error
         if answer.status >= FAILURE_FROM:
             raise _refused(answer, payload)
         return parsed(payload)
@@ -173,7 +170,7 @@ class Connection:
         Raises RefusedError, NotSentError, and UnansweredError after `silence_seconds` without a
         byte: only this notices a connection whose other end is gone.
         """
-        try:
+        with _typed_errors():
             answer = await self._send("GET", path, query=query, silence_seconds=silence_seconds)
             try:
                 if answer.status >= FAILURE_FROM:
@@ -182,10 +179,6 @@ class Connection:
                     yield parsed(line)
             finally:
                 answer.close()
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise NotSentError(f"no connection: {error}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnansweredError(f"no answer: {error!r}") from error
 
     async def text(self, path: str, query: Mapping[str, str], *, bytes_max: int) -> Text:
         """Return the first `bytes_max` bytes of an answer that is no JSON, such as a pod's log.
@@ -193,7 +186,7 @@ class Connection:
         The caller bounds the time. Raises RefusedError, NotSentError, UnansweredError.
         """
         content = bytearray()
-        try:
+        with _typed_errors():
             answer = await self._send(
                 "GET",
                 path,
@@ -209,10 +202,6 @@ class Connection:
             finally:
                 # Not read to its end: who sends would go on.
                 answer.close()
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise NotSentError(f"no connection: {error}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnansweredError(f"no answer: {error!r}") from error
         if answer.status >= FAILURE_FROM:
             raise _refused(answer, bytes(content))
         return Text(bytes(content[:bytes_max]), len(content) <= bytes_max)
@@ -329,6 +318,20 @@ def parsed(payload: bytes) -> Json:
     except (ValueError, RecursionError) as error:
         raise UnansweredError(f"the answer is no JSON: {type(error).__name__}") from error
     return found
+
+
+@contextlib.contextmanager
+def _typed_errors() -> Iterator[None]:
+    """Say of a request that fails on its way whether the server can have acted on it.
+
+    Raises NotSentError when no connection was made, else UnansweredError.
+    """
+    try:
+        yield
+    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+        raise NotSentError(f"no connection: {error}") from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise UnansweredError(f"no answer: {error!r}") from error
 
 
 def _refused(answer: aiohttp.ClientResponse, payload: bytes) -> RefusedError:
