@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from rezone.cli.jobs.commands import verify
 from rezone.cli.jobs.follow import FAILED, end_of, progress_line
 from rezone.cli.jobs.states import meaning_for_job
 from rezone.domain.observed.spark_states import STATES
@@ -86,3 +88,18 @@ def test_states_are_told_as_those_of_a_job() -> None:
         assert "nothing arrives" not in meaning.says
         assert "another application" not in meaning.says
     assert meaning_for_job("SUBMITTED").advice
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--replicas", "--with-zone", "copy"), "compare with one of"),
+        (("--replicas", "--with-digests", "/x"), "--with-digests, --replicas"),
+        (("--replicas", "--save", "/x"), "not of its --replicas"),
+    ],
+)
+def test_replicas_are_compared_with_nothing_else(options: tuple[str, ...], said: str) -> None:
+    """A job would be submitted that compares something else than was asked for."""
+    found = CliRunner().invoke(verify, ["orders", "--image", "i", *options])
+    assert found.exit_code == 2
+    assert said in found.output

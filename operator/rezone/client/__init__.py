@@ -7,6 +7,7 @@ from rezone.client.operations.filters import Filter, col
 from rezone.client.operations.lookups import IndexPage
 from rezone.client.operations.producer import OpenedProducer
 from rezone.client.operations.reads import AgedRows, ReadTime
+from rezone.client.operations.replicas import PartitionReplicas
 from rezone.client.operations.selections import Selection
 from rezone.client.operations.sequenced import Sequenced
 from rezone.client.operations.transactions import Transaction, TransactionCommit
@@ -30,6 +31,7 @@ __all__ = [
     "IndexPage",
     "OpenedProducer",
     "OutcomeUnknownError",
+    "PartitionReplicas",
     "PartitionWrite",
     "ReadTime",
     "Selection",

@@ -24,6 +24,7 @@ from rezone.client.operations.filters import Filter
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
 from rezone.client.operations.producer import OpenedProducer, Producer
 from rezone.client.operations.reads import AgedRows, Reads, ReadTime, SubmittedRead
+from rezone.client.operations.replicas import PartitionReplicas, replicas_in
 from rezone.client.operations.selections import Selection
 from rezone.client.operations.sequenced import Sequenced, SequencedWrites
 from rezone.client.operations.staleness import Staleness
@@ -34,13 +35,14 @@ from rezone.client.requests import batches
 from rezone.client.requests.asking import Requests
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher
-from rezone.client.requests.streams import Streams
+from rezone.client.requests.streams import OneReplica, Streams
 from rezone.client.requests.traced import request_tracer
 from rezone.client.routing.routes import RouteCache
 from rezone.client.settings import ClientSettings
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.layouts import WHOLE, HashRange, Layout, Segment, generation_of
 from rezone.wire.messages import (
+    NodeId,
     PartitionId,
     TransactionOutcome,
     ZoneConfig,
@@ -439,6 +441,27 @@ class TableClient:
         )
         found = self._streams.scan(self.codec, hashes, told.as_of, anywhere=True)
         return AgedRows(found, told.as_of, told.age_seconds)
+
+    def replicas(self) -> tuple[PartitionReplicas, ...]:
+        """Return which data nodes hold which partition, by the routes as they are now.
+
+        While the zone is re-sharded there are partitions of both layouts. Raises NotReadyError when
+        no data node answers.
+        """
+        return replicas_in(self._zone.fetch_routes())
+
+    def stream_replica(
+        self, node: NodeId, partition: PartitionId, hashes: HashRange, *, as_of: int
+    ) -> Iterator[Any]:
+        """Yield the rows that one data node's replica of a partition has in a range, as of a time.
+
+        As record batches in the order of row ids. Nobody else is asked: what breaks off goes on
+        there. Raises ReshardedError when others serve the range by now, NotReadyError or
+        UnknownPartitionError when the node cannot answer for it in time, and VersionsExpiredError
+        when the time is longer ago than versions are kept.
+        """
+        codec, replica = self.codec, OneReplica(partition, node)
+        return self._streams.scan(codec, hashes, as_of, replica=replica)
 
     def lookup(
         self,

@@ -4,6 +4,7 @@
     verify_job.py --bootstrap orders.shop.svc:7400 --with-digests s3://audit/before.json
     verify_job.py --bootstrap orders.shop.svc:7400 --with-bootstrap copy.shop.svc:7400
     verify_job.py --bootstrap orders.shop.svc:7400 --with-parquet s3://exports/orders/
+    verify_job.py --bootstrap orders.shop.svc:7400 --replicas
 
 It reads all rows, and changes nothing. The last line of the output is one JSON object; the exit
 code is 0 when the rows are the same (or there was nothing to compare with), 1 when they differ,
@@ -21,19 +22,18 @@ from typing import Any
 
 import msgspec
 
-from rezone.transfer.bulk import comparing
+from rezone.transfer.bulk import comparing, replicas
+from rezone.transfer.bulk.comparing import LISTED_MAX
 from rezone.transfer.bulk.digests import RangeDigests
 from rezone.transfer.bulk.directory import Directory, note_in, split_name
 from rezone.transfer.bulk.exported import manifest_of
-from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
+from rezone.transfer.bulk.job import FAILED, add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.sides import ParquetSide, Side, ZoneSide, check_tables, now_of
 from rezone.transfer.bulk.units import Runner
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.ranges import Count
 
 RANGES = 4096
-LISTED_MAX = 100
-"""So many ranges, and so many rows, are listed by their bounds and keys."""
 
 
 class SavedDigests(msgspec.Struct, rename="camel"):
@@ -57,6 +57,28 @@ class Other(msgspec.Struct):
 def verify(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
     """Verify a zone; return the exit code and what the last line says."""
     begun = time.monotonic()
+    code, said = (_verify_replicas if given.replicas else _verify_zone)(given, run)
+    return code, {"job": "verify", **said, "seconds": round(time.monotonic() - begun, 3)}
+
+
+def _verify_replicas(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
+    if given.save:
+        raise ValueError("--save is for the digests of a zone, not of its replicas")
+    options = zone_options(given)
+    with options.client() as client:
+        config = client.config
+    held = replicas.held_in(options, given.ranges)
+    as_of = given.as_of or now_of(options)
+    said = replicas.verified(
+        run, options, as_of=as_of, table=config.table, held=held, tasks=given.tasks
+    )
+    said["first"] = {"zone": config.zone, "asOf": as_of, **said["first"]}
+    if not said["equal"]:
+        return 1, said
+    return FAILED if said["notCompared"] else 0, said
+
+
+def _verify_zone(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
     options = zone_options(given)
     with options.client() as client:
         config = client.config
@@ -73,7 +95,6 @@ def verify(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]
             SavedDigests(config.zone, config.zone_uid, as_of, config.table, found[0].dump()),
         )
     said = {
-        "job": "verify",
         "first": {"zone": config.zone, "asOf": as_of, **_totals(found[0])},
         "ranges": ranges,
     }
@@ -83,7 +104,7 @@ def verify(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]
         said |= {"other": {**other.said, **_totals(theirs)}}
         said |= _differences(run, sides, config.table, found[0], theirs)
         equal = bool(said["equal"])
-    return 0 if equal else 1, {**said, "seconds": round(time.monotonic() - begun, 3)}
+    return 0 if equal else 1, said
 
 
 def _differences(
@@ -180,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     other.add_argument("--with-digests", help="a file that --save has written")
     other.add_argument("--with-parquet", help="a directory of Parquet files")
     other.add_argument("--with-bootstrap", help="data nodes of another zone")
+    other.add_argument("--replicas", action="store_true", help="compare the zone's replicas")
     parser.add_argument("--with-zone", help="refuse another zone of another name")
     parser.add_argument("--with-tls-directory", help="the certificate for the other zone")
     parser.add_argument("--with-as-of", type=int, help="of the other zone")

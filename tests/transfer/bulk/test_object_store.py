@@ -49,7 +49,9 @@ def zone(tmp_path: Path) -> Iterator[Coordinator]:
 def given(zone: Coordinator, **more: Any) -> argparse.Namespace:
     """Return arguments of any job."""
     names = "zone tls_directory as_of save with_digests with_parquet with_zone with_bootstrap csv"
-    empty = dict.fromkeys(f"{names} with_tls_directory with_as_of iceberg snapshot name".split())
+    empty = dict.fromkeys(
+        f"{names} replicas with_tls_directory with_as_of iceberg snapshot name".split()
+    )
     more = {"parts": 4, "ranges": 64, "tasks": 4, "refused_max": 10, **more}
     return argparse.Namespace(**{**empty, "bootstrap": zone.nodes[0].address, **more})
 

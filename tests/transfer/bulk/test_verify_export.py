@@ -80,7 +80,9 @@ def fill(zone: Coordinator, found: list[dict[str, Any]]) -> None:
 def given(zone: Coordinator, **more: Any) -> argparse.Namespace:
     """Return arguments of a job."""
     names = "zone tls_directory as_of save with_digests with_parquet with_zone with_bootstrap"
-    empty = dict.fromkeys(f"{names} with_tls_directory with_as_of parts to iceberg".split())
+    empty = dict.fromkeys(
+        f"{names} replicas with_tls_directory with_as_of parts to iceberg".split()
+    )
     return argparse.Namespace(
         **{**empty, "bootstrap": ",".join(zone.peers.values()), "ranges": 64, "tasks": 4, **more}
     )

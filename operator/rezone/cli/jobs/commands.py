@@ -106,6 +106,7 @@ def _flags(**given: object) -> list[str]:
 )
 @click.option("--with-parquet", metavar="URI", help="Compare with an export, or any Parquet files.")
 @click.option("--with-digests", metavar="URI", help="Compare with what --save has written.")
+@click.option("--replicas", is_flag=True, help="Compare the replicas of each partition.")
 @click.option("--save", metavar="URI", help="Write the digests to a file.")
 @click.option(
     "--as-of", type=int, help="Microseconds since 1970; default: now, or that of the other."
@@ -121,6 +122,7 @@ def verify(
     with_tls_secret: str,
     with_parquet: str | None,
     with_digests: str | None,
+    replicas: bool,
     save: str | None,
     as_of: int | None,
     with_as_of: int | None,
@@ -131,9 +133,15 @@ def verify(
 
     Exit code: 0 the same, 1 different, 2 not compared.
     """
-    if sum(each is not None for each in (with_zone, with_parquet, with_digests)) > 1:
-        raise click.UsageError("compare with one of --with-zone, --with-parquet, --with-digests")
-    flags = _flags(
+    others = (with_zone, with_parquet, with_digests, replicas or None)
+    if sum(each is not None for each in others) > 1:
+        raise click.UsageError(
+            "compare with one of --with-zone, --with-parquet, --with-digests, --replicas"
+        )
+    if replicas and save:
+        raise click.UsageError("--save is for the digests of a zone, not of its --replicas")
+    flags = ["--replicas"] if replicas else []
+    flags += _flags(
         with_parquet=with_parquet,
         with_digests=with_digests,
         save=save,

@@ -100,13 +100,14 @@ def _verified(result: Mapping[str, Any], log: str) -> tuple[int, str]:
     rows = f"{count:,} rows as of {as_of}, digest {text_in(first['digest'])}"
     if "equal" not in result:
         return 0, rows
+    behind = _not_compared(result)
     if result["equal"] is True:
-        return 0, f"the same: {rows}"
+        return (FAILED if behind else 0), "\n".join([f"the same: {rows}", *behind])
     if result["equal"] is not False:
         raise ValueError("equal is neither true nor false")
     ranges, differing = number_of(result, "ranges"), number_of(result, "differingRanges")
     said = [
-        f"DIFFERENT: {rows}; the other has {number_of(result['other'], 'rows'):,} rows",
+        f"DIFFERENT: {rows}; {_who_differs(result)}",
         f"{differing:,} of {ranges:,} ranges of key hashes differ",
     ]
     if "differingRows" in result:
@@ -115,8 +116,33 @@ def _verified(result: Mapping[str, Any], log: str) -> tuple[int, str]:
     for each in result.get("differing", [])[:10]:
         first_hash, last_hash = map(text_in, each["hashes"])
         ours, theirs = number_of(each, "firstRows"), number_of(each, "otherRows")
-        said.append(f"  {first_hash} to {last_hash}: {ours:,} rows, {theirs:,}")
-    return 1, "\n".join(said)
+        line = f"  {first_hash} to {last_hash}: {ours:,} rows, {theirs:,}"
+        if "node" in each:
+            partition, node = number_of(each, "partition"), number_of(each, "node")
+            leader = number_of(each, "leader")
+            line += f"; partition {partition} on data nodes {leader} (leader) and {node}"
+        said.append(line)
+    return 1, "\n".join([*said, *behind])
+
+
+def _who_differs(result: Mapping[str, Any]) -> str:
+    if "replicas" not in result:
+        return f"the other has {number_of(result['other'], 'rows'):,} rows"
+    nodes = [
+        str(number_of(each, "node"))
+        for each in result["replicas"]
+        if number_of(each, "differingRanges")
+    ]
+    return f"replicas on data nodes {', '.join(nodes)} differ from their leaders"
+
+
+def _not_compared(result: Mapping[str, Any]) -> list[str]:
+    """Return lines about replicas that were not compared."""
+    return [
+        f"  NOT COMPARED: partition {number_of(each, 'partition')} on data node "
+        f"{number_of(each, 'node')} is not in sync"
+        for each in result.get("notCompared", [])
+    ]
 
 
 def _loaded(result: Mapping[str, Any], log: str) -> tuple[int, str]:

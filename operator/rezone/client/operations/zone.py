@@ -17,7 +17,7 @@ from rezone.client.settings import ClientSettings
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import NotReadyError, ReshardedError, UnknownIndexError
-from rezone.wire.messages import PartitionId, ZoneConfig
+from rezone.wire.messages import PartitionId, RouteTable, ZoneConfig
 
 R = TypeVar("R")
 
@@ -82,20 +82,18 @@ class Zone:
                 self._dispatcher.pause(attempt)
                 self.fetch_routes()
 
-    def fetch_routes(self) -> None:
+    def fetch_routes(self) -> RouteTable:
         """Fetch routes from whoever answers; NotReadyError when nobody does in time."""
         deadline = self._clock() + self._settings.timeout_seconds
         attempt = 0
         while True:
             try:
-                self._dispatcher.fetch_routes()
+                return self._dispatcher.fetch_routes()
             except NotReadyError:
                 attempt += 1
                 if self._clock() >= deadline:
                     raise
                 self._dispatcher.pause(attempt)
-            else:
-                return
 
 
 def partition_of(key: Mapping[str, Any], codec: RowCodec, placement: Placement) -> PartitionId:

@@ -55,6 +55,7 @@ from rezone.wire.messages import (
     Failure,
     LeaderMoved,
     LeaderMoving,
+    NodeId,
     PartitionId,
     ProducerOpened,
     ReadResult,
@@ -163,6 +164,11 @@ class Dispatcher:
         with self._lock:
             known = [one for one in self._routes.followers(partition) if one not in besides]
             return self._rng.choice(known) if known else None
+
+    def address(self, node: NodeId) -> str | None:
+        """Return where a node is reached, None when that is not known."""
+        with self._lock:
+            return self._routes.address(node)
 
     def correct(self, partition: PartitionId, error: NotLeaderError) -> Leader | None:
         """Correct the cache by a NotLeader answer; returns the leader it names if that is news."""

@@ -36,6 +36,7 @@ from rezone.wire.errors import (
 from rezone.wire.layouts import HashRange, Segment
 from rezone.wire.messages import (
     IndexTicket,
+    NodeId,
     OwnWrites,
     PartitionId,
     RowsAsOf,
@@ -68,6 +69,13 @@ class Own(NamedTuple):
     writes: OwnWrites
 
 
+class OneReplica(NamedTuple):
+    """The one replica that may be asked: of which partition, on which data node."""
+
+    partition: PartitionId
+    node: NodeId
+
+
 class Streams:
     """Streams rows; routes must have been fetched before."""
 
@@ -77,7 +85,7 @@ class Streams:
         settings: ClientSettings,
         *,
         clock: Callable[[], float],
-        fetch_routes: Callable[[], None],
+        fetch_routes: Callable[[], object],
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
@@ -92,14 +100,17 @@ class Streams:
         *,
         anywhere: bool = False,
         own: Own | None = None,
+        replica: OneReplica | None = None,
     ) -> Iterator[Any]:
         """Yield the rows of a range of hashes as record batches, in the order of row ids.
 
-        `own`: as a transaction sees them; ReshardedError when others serve the range by now.
+        `own`: as a transaction sees them. `replica`: from no other one, which needs `as_of`. Raises
+        ReshardedError for both when others serve the range by now.
         """
-        only = own and own.partition
+        asked = own or replica
+        only, node = asked and asked.partition, replica and replica.node
         with self.trace("scan") as trace:
-            walk = Walk(self, trace, hashes, as_of, anywhere=anywhere, only=only)
+            walk = Walk(self, trace, hashes, as_of, anywhere=anywhere, only=only, node=node)
             for segment, rest in walk:
                 ticket = ScanTicket(
                     partition=segment.partition,
@@ -186,6 +197,13 @@ class Streams:
             raise NotReadyError(f"no leader is known for partition {partition}")
         return leader.address
 
+    def address(self, node: NodeId) -> str:
+        """Return the address of a node; NotReadyError when it is not known."""
+        address = self._dispatcher.address(node)
+        if address is None:
+            raise NotReadyError(f"no address is known of data node {node}")
+        return address
+
     def trace(self, operation: str) -> StreamTrace:
         """Return the spans of a stream that begins."""
         return StreamTrace(self._dispatcher.tracer, operation)
@@ -216,7 +234,8 @@ class Walk:
 
     A segment whose reading has failed comes again, or what is left of it. It is tried until the
     timeout after it has given something, and as often as there are replicas. With `only` no
-    other partition is asked: ReshardedError when others serve a part of the range.
+    other partition is asked: ReshardedError when others serve a part of the range. With `node` no
+    other node is: what has failed is tried there again.
     """
 
     def __init__(
@@ -228,11 +247,13 @@ class Walk:
         *,
         anywhere: bool,
         only: PartitionId | None,
+        node: NodeId | None = None,
     ) -> None:
         self._streams = streams
         self._trace = trace
         self._anywhere = anywhere
         self._only = only
+        self._node = node
         self._left = deque([Rest(hashes, as_of)])
         self._rest = self._left[0]
         self._refused: set[str] = set()
@@ -258,12 +279,7 @@ class Walk:
 
     def batches(self, ticket: Ticket) -> Iterator[Any]:
         """Yield the batches that have rows; what they tell of their time is kept."""
-        follower = None
-        if self._anywhere:
-            follower = self._streams.follower(ticket.partition, self._refused)
-        self._asked_follower = follower is not None
-        address = follower or self._streams.leader(ticket.partition)
-        self._refused.add(address)  # asked again when the leader was, and has failed too
+        address = self._chosen(ticket.partition)
         with self._trace.asking(ticket) as asking:
             chunks = self._streams.open(address, asking.ticket)
             try:
@@ -276,6 +292,18 @@ class Walk:
                         self._went_well()  # counted from when more was asked for
             finally:
                 chunks.cancel()
+
+    def _chosen(self, partition: PartitionId) -> str:
+        """Return the address of who is asked now."""
+        if self._node is not None:
+            return self._streams.address(self._node)
+        follower = None
+        if self._anywhere:
+            follower = self._streams.follower(partition, self._refused)
+        self._asked_follower = follower is not None
+        address = follower or self._streams.leader(partition)
+        self._refused.add(address)  # asked again when the leader was, and has failed too
+        return address
 
     def _told(self, told: messages.Message, ticket: Ticket) -> None:
         if isinstance(told, SelectedUpTo) and isinstance(ticket, SelectTicket):

@@ -66,6 +66,10 @@ class RouteCache:
         """Return where in-sync followers of a partition are: hot standbys, else all of them."""
         return self._followers.get(partition, ())
 
+    def address(self, node: NodeId) -> str | None:
+        """Return where a node is reached, None when that is not known."""
+        return self._peers.get(node)
+
     def addresses(self) -> list[str]:
         """Return every address worth asking for routes: known nodes, then the bootstrap's."""
         return list(dict.fromkeys([*self._peers.values(), *self._bootstrap]))

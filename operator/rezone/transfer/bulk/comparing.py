@@ -18,6 +18,12 @@ from rezone.wire.codec.schema import TableSchema
 NARROWED_ROWS_MAX = 200_000
 """So many rows of ranges that differ are looked at one by one, of both sides together."""
 
+LISTED_MAX = 100
+"""So many ranges, and so many rows, are listed by their bounds and keys."""
+
+RowsById = dict[bytes, list[bytes]]
+"""The digests of rows by their ids; of one id there may be several, in files."""
+
 FIRST, OTHER, CHANGED = "only first", "only other", "changed"
 
 
@@ -57,10 +63,17 @@ def digested(
 
 def to_narrow(first: RangeDigests, other: RangeDigests) -> tuple[int, ...]:
     """Return the ranges that differ, from the first one on, as long as they have few rows."""
-    chosen, rows = [], 0
-    for index in first.differing(other):
-        rows += int(first.rows[index]) + int(other.rows[index])
-        if rows > NARROWED_ROWS_MAX:
+    return while_few(
+        (index, int(first.rows[index]) + int(other.rows[index])) for index in first.differing(other)
+    )
+
+
+def while_few(differing: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """Return ranges that come with their rows, as long as these are few together."""
+    chosen, total = [], 0
+    for index, rows in differing:
+        total += rows
+        if total > NARROWED_ROWS_MAX:
             break
         chosen.append(index)
     return tuple(chosen)
@@ -69,7 +82,15 @@ def to_narrow(first: RangeDigests, other: RangeDigests) -> tuple[int, ...]:
 def narrowed(
     run: Runner, sides: Sequence[Side], table: TableSchema, ranges: int, chosen: tuple[int, ...]
 ) -> Narrowed:
-    """Return which rows of some ranges differ."""
+    """Return which rows of some ranges differ between two sides."""
+    first, other = rows_in(run, sides, table, ranges, chosen)
+    return Narrowed(chosen, tuple(differences_of(first, other)))
+
+
+def rows_in(
+    run: Runner, sides: Sequence[Side], table: TableSchema, ranges: int, chosen: tuple[int, ...]
+) -> list[RowsById]:
+    """Return the rows that each side has in some ranges."""
     codec = RowCodec(table)
     wanted = np.array(chosen, np.intp)
 
@@ -89,16 +110,15 @@ def narrowed(
         for part in side.parts()
         if side.may_have(part, [hashes_of(each, ranges) for each in chosen])
     ]
-    found: list[dict[bytes, list[bytes]]] = [{}, {}]
+    found: list[RowsById] = [{} for _ in sides]
     for index, rows in run(Phase("verify", "narrowing", len(parts)), parts, task):
         for row_id, digest in rows:
             found[index].setdefault(row_id, []).append(digest)
-    return Narrowed(chosen, tuple(_differences(*found)))
+    return found
 
 
-def _differences(
-    first: dict[bytes, list[bytes]], other: dict[bytes, list[bytes]]
-) -> Iterable[Difference]:
+def differences_of(first: RowsById, other: RowsById) -> Iterable[Difference]:
+    """Yield the rows in which two sides differ, in the order of row ids."""
     for row_id in sorted(first.keys() | other.keys()):
         if row_id not in other:
             yield Difference(row_id, FIRST)

@@ -85,9 +85,13 @@ class RangeDigests:
         """The digest of all rows, the same for any number of ranges."""
         return str(self.sums.sum(axis=0, dtype=np.uint64).astype(">u8").tobytes().hex())
 
+    def text(self, index: int) -> str:
+        """Return the digest of a range in hexadecimal."""
+        return str(self.sums[index].astype(">u8").tobytes().hex())
+
     def dump(self) -> list[tuple[int, str]]:
         """Return rows and digest of each range."""
-        texts = (each.astype(">u8").tobytes().hex() for each in self.sums)
+        texts = map(self.text, range(self.ranges))
         return list(zip(self.rows.tolist(), texts, strict=True))
 
     @classmethod
