@@ -66,6 +66,19 @@ class Frame:
         return [row for batches in self.tasks for batch in batches for row in batch.to_pylist()]
 
 
+class FrameWithOld(Frame):
+    """A frame of changes that tell the row before them."""
+
+    @property
+    def schema(self) -> Any:
+        """Return Spark's schema."""
+        from pyspark.sql.types import StructType  # noqa: PLC0415
+
+        return StructType([*super().schema.fields]).add(
+            "_old", StructType(super().schema.fields[:2])
+        )
+
+
 def task(*found: tuple[int, str | None]) -> list[Any]:
     """Return a task's changes, in batches of one; without a value it is a deletion."""
     return [
@@ -117,6 +130,19 @@ def test_the_last_change_of_each_key_counts_and_a_repeat_does_not() -> None:
     assert current() == {1: "other query"}
     with pytest.raises(ValueError, match="two tasks have changes of one key"):
         merge(Frame([task((1, "a")), task((1, "b"))]), 3)
+
+
+@pytest.mark.proves("SP-03")
+def test_rows_before_changes_are_no_column_of_merged_rows() -> None:
+    """A table that is kept as the zone is would have what rows were, beside what they are."""
+    columns = task((1, "a"))[0].schema
+    old = pa.field("_old", pa.struct([columns.field("id"), columns.field("value")]))
+    found = [{"id": 1, "value": "b", "_operation": "upsert", "_commit_time": 7, "_old": {"id": 1}}]
+    batch = pa.RecordBatch.from_pylist(found, schema=columns.append(old))
+    merge: Any = changes.merge_changes(CURRENT, key=["id"])
+    merge(FrameWithOld([[batch]]), 0)
+    assert current() == {1: "b"}
+    assert [field.name for field in table_of(CURRENT).schema().fields] == ["id", "value"]
 
 
 @pytest.mark.proves("SP-03")

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from rezone.client.feed.rows import COMMIT_TIME, OPERATION, UPSERT
+from rezone.client.feed.rows import COMMIT_TIME, OLD, OPERATION, UPSERT
 from rezone.transfer.iceberg.tables import IcebergTable, data_files
 
 BATCH_PROPERTY = "rezone.batch."
@@ -31,6 +31,9 @@ KEYS_MAX = 1_000_000
 """So many different keys a batch that is merged may have: the driver and each task hold them."""
 
 _QUERY = "sql.streaming.queryId"
+_OF_CHANGES = (OPERATION, COMMIT_TIME, OLD)
+"""What changes have and rows have not."""
+
 _ROW, _WRITTEN = "_rezone_row", "path string, keys binary"
 _REWRITTEN = "old string, path string"
 
@@ -66,7 +69,7 @@ def merge_changes(table: str, *, key: Sequence[str]) -> Apply:
 
     def apply(frame: DataFrame, batch_id: int) -> None:
         schema = to_arrow_schema(frame.schema)
-        rows = pa.schema([each for each in schema if each.name not in (OPERATION, COMMIT_TIME)])
+        rows = pa.schema([each for each in schema if each.name not in _OF_CHANGES])
 
         def stage(batch: "_Batch") -> None:
             written = batch.written(columns)
