@@ -12,7 +12,7 @@ from kubernetes_fixture import establish
 from rezone.resources.crd import custom_resource_definitions
 from spark_crd import SPARK_CRD
 
-for shared in ("client", "replica", "datanode", "kube"):
+for shared in ("client", "datanode", "kube"):
     sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / shared))
 
 OPERATOR = str(pathlib.Path(__file__).parents[2] / "operator")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+from types import FrameType
 
+import pytest
 from replica_cluster import OPERATOR
+
+from rezone.datanode.observing.stacks import ALONE_SECONDS, thread_stacks
 
 ENDING = """
 import gc, sys, threading, time, _thread
@@ -56,3 +61,21 @@ def test_stacks_are_read_of_threads_that_end_within_a_collection() -> None:
         [sys.executable, "-c", ENDING], env=environment, capture_output=True, check=False
     )
     assert ended.returncode == 0, ended.stderr.decode()
+
+
+def test_nothing_is_collected_and_nobody_else_runs_while_frames_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end by a signal is too rare to fail each time; this is what it takes."""
+    held: list[tuple[bool, float]] = []
+    current_frames = sys._current_frames
+
+    def frames() -> dict[int, FrameType]:
+        held.append((gc.isenabled(), sys.getswitchinterval()))
+        return current_frames()
+
+    monkeypatch.setattr(sys, "_current_frames", frames)
+    before = sys.getswitchinterval()
+    thread_stacks()
+    assert held == [(False, ALONE_SECONDS)]
+    assert (gc.isenabled(), sys.getswitchinterval()) == (True, before)
