@@ -66,8 +66,7 @@ def _verify_replicas(given: argparse.Namespace, run: Runner) -> tuple[int, dict[
         raise ValueError("--save is for the digests of a zone, not of its replicas")
     options = zone_options(given)
     with options.client() as client:
-        config = client.config
-    held = replicas.held_in(options, given.ranges)
+        config, held = client.config, replicas.held_in(client, given.ranges)
     as_of = given.as_of or now_of(options)
     said = replicas.verified(
         run, options, as_of=as_of, table=config.table, held=held, tasks=given.tasks

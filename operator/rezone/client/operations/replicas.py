@@ -6,10 +6,10 @@ from rezone.wire.messages import NodeId, PartitionAssignment, PartitionId, Route
 
 
 class PartitionReplicas(NamedTuple):
-    """The data nodes with a replica of one partition, by their ids in ascending order.
+    """The data nodes with a replica of one partition.
 
-    `in_sync` are those that have all that is acknowledged, without the leader; `behind` the others:
-    they are copied, or catch up.
+    `in_sync` are those that have all that is acknowledged, the leader first; `behind` the others:
+    they are copied, or catch up. Those beside the leader are in the order of their ids.
     """
 
     partition: PartitionId
@@ -26,8 +26,6 @@ def replicas_in(table: RouteTable) -> tuple[PartitionReplicas, ...]:
 
 def _replicas_of(one: PartitionAssignment) -> PartitionReplicas:
     state = one.state
-    in_sync = {*state.isr} - {state.leader}
-    behind = {*state.replicas} - in_sync - {state.leader}
-    return PartitionReplicas(
-        one.partition, state.leader, tuple(sorted(in_sync)), tuple(sorted(behind))
-    )
+    followers = sorted({*state.isr} - {state.leader})
+    behind = sorted({*state.replicas} - {*state.isr, state.leader})
+    return PartitionReplicas(one.partition, state.leader, (state.leader, *followers), tuple(behind))

@@ -93,6 +93,7 @@ def rows_in(
     """Return the rows that each side has in some ranges."""
     codec = RowCodec(table)
     wanted = np.array(chosen, np.intp)
+    hashes = [hashes_of(each, ranges) for each in chosen]
 
     def task(part: tuple[int, Any]) -> tuple[tuple[int, list[tuple[bytes, bytes]]], Counted]:
         rows, read, size = [], 0, 0
@@ -108,7 +109,7 @@ def rows_in(
         (index, part)
         for index, side in enumerate(sides)
         for part in side.parts()
-        if side.may_have(part, [hashes_of(each, ranges) for each in chosen])
+        if side.may_have(part, hashes)
     ]
     found: list[RowsById] = [{} for _ in sides]
     for index, rows in run(Phase("verify", "narrowing", len(parts)), parts, task):

@@ -5,16 +5,16 @@ one partition: the rows of its leader are the first ones, those of every other r
 with them. A replica that is behind, because it is copied or catches up, is told and not read.
 """
 
-import bisect
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rezone.client import PartitionReplicas
+from rezone.client import PartitionReplicas, TableClient
 from rezone.client.requests.batches import conform
 from rezone.transfer.bulk import comparing
 from rezone.transfer.bulk.comparing import LISTED_MAX, Difference, RowsById
 from rezone.transfer.bulk.digests import RANGES_MAX, RangeDigests, hashes_of
+from rezone.transfer.bulk.sides import overlaps
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.keyspace import hash_in, partition_of
@@ -45,7 +45,7 @@ class Held:
     @property
     def nodes(self) -> list[NodeId]:
         """The data nodes that are read, in ascending order."""
-        return sorted({node for each in self.replicas for node in (each.leader, *each.in_sync)})
+        return sorted({node for each in self.replicas for node in each.in_sync})
 
     @property
     def behind(self) -> list[tuple[PartitionId, NodeId]]:
@@ -57,11 +57,9 @@ class Held:
         return self.replicas[index // self.cuts]
 
 
-def held_in(options: SourceOptions, ranges: int) -> Held:
+def held_in(client: TableClient, ranges: int) -> Held:
     """Return who holds a zone, cut into about so many ranges. Raises ReplicasNotComparedError."""
-    with options.client() as client:
-        found = client.replicas()
-        config = client.config
+    found, config = client.replicas(), client.config
     if config.next_partitions:
         raise ReplicasNotComparedError(
             f"zone {config.zone} is being re-sharded; compare its replicas once that has ended"
@@ -72,7 +70,7 @@ def held_in(options: SourceOptions, ranges: int) -> Held:
         if partition not in by_id or by_id[partition].leader < 0:
             raise ReplicasNotComparedError(f"partition {index_of(partition)} has no leader now")
     replicas = tuple(by_id[partition] for partition in layout.ids)
-    if not any(each.in_sync or each.behind for each in replicas):
+    if not any(each.in_sync[1:] or each.behind for each in replicas):
         raise ReplicasNotComparedError(
             f"zone {config.zone} has one replica of each partition: nothing to compare it with"
         )
@@ -121,9 +119,7 @@ class ReplicaSide:
     def may_have(self, part: Any, ranges: Sequence[HashRange]) -> bool:
         """Whether the ranges overlap with the part's."""
         _, *cut = part
-        start, end = hashes_of(*cut)
-        after = bisect.bisect_right(ranges, start, key=lambda each: each.end)
-        return after < len(ranges) and ranges[after].start < end
+        return overlaps(hashes_of(*cut), ranges)
 
 
 def sides_of(
@@ -132,7 +128,7 @@ def sides_of(
     """Return a side for each data node, in the order of `held.nodes`; `tasks` parts or more."""
     partitions: dict[NodeId, list[PartitionId]] = {node: [] for node in held.nodes}
     for each in held.replicas:
-        for node in (each.leader, *each.in_sync):
+        for node in each.in_sync:
             partitions[node].append(each.partition)
     parts_each = -(-tasks // sum(map(len, partitions.values())))
     return [
@@ -172,8 +168,7 @@ def to_narrow(held: Held, found: Compared) -> tuple[int, ...]:
     """Return the ranges that differ, from the first one on, as long as they have few rows."""
 
     def rows_of(index: int) -> int:
-        each = held.of_range(index)
-        return sum(int(found.by_node[node].rows[index]) for node in (each.leader, *each.in_sync))
+        return sum(int(found.by_node[node].rows[index]) for node in held.of_range(index).in_sync)
 
     return comparing.while_few((index, rows_of(index)) for index in found.ranges)
 
@@ -199,7 +194,7 @@ def differences(
         ReplicaDifference(each, node, one.leader)
         for index in chosen
         for one in [held.of_range(index)]
-        for node in one.in_sync
+        for node in one.in_sync[1:]
         for each in comparing.differences_of(
             by_range.get((one.leader, index), {}), by_range.get((node, index), {})
         )

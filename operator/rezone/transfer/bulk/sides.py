@@ -3,6 +3,7 @@
 Both give the same bytes for the same row, those of the first zone's table.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -32,7 +33,7 @@ class Side(Protocol):
         """Yield the rows of a part as batches of the table."""
 
     def may_have(self, part: Any, ranges: Sequence[HashRange]) -> bool:
-        """Whether a part may have rows of some ranges of hashes."""
+        """Whether a part may have rows of some ranges of hashes, which are in their order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +60,7 @@ class ZoneSide:
 
     def may_have(self, part: Any, ranges: Sequence[HashRange]) -> bool:
         """Whether the ranges overlap with the part's."""
-        start, end = hashes_of(*part)
-        return any(each.start < end and start < each.end for each in ranges)
+        return overlaps(hashes_of(*part), ranges)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +91,12 @@ class ParquetSide:
         """Any file may have any row."""
         del part, ranges
         return True
+
+
+def overlaps(hashes: HashRange, ranges: Sequence[HashRange]) -> bool:
+    """Return whether hashes overlap with any of some ranges, which are in their order."""
+    after = bisect.bisect_right(ranges, hashes.start, key=lambda each: each.end)
+    return after < len(ranges) and ranges[after].start < hashes.end
 
 
 def now_of(options: SourceOptions) -> int:
