@@ -99,19 +99,25 @@ def pool_of(namespace: str, zone: str) -> str:
     return f"rezone.dev/pool-{namespace}-{zone}"
 
 
-def zone_manifest(namespace: str, name: str, **changes: Any) -> Json:
-    """Return a zone of 4 partitions with 3 replicas on the nodes of its own pool.
+def data_nodes(namespace: str, zone: str, **more: Any) -> Json:
+    """Return a zone's `dataNodes`: on its own pool, and as it says besides.
 
     A data node that is starved for a moment is not lost for good: its replicas stay where they are.
     """
+    return {
+        "nodeSelector": {pool_of(namespace, zone): "yes"},
+        "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
+        **more,
+    }
+
+
+def zone_manifest(namespace: str, name: str, **changes: Any) -> Json:
+    """Return a zone of 4 partitions with 3 replicas on the nodes of its own pool."""
     spec = {
         "partitions": 4,
         "replicas": 3,
         "minInSyncReplicas": 2,
-        "dataNodes": {
-            "nodeSelector": {pool_of(namespace, name): "yes"},
-            "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
-        },
+        "dataNodes": data_nodes(namespace, name),
     }
     return _object("DistributionZone", namespace, name, spec | changes)
 

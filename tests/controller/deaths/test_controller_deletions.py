@@ -33,10 +33,10 @@ from operated_cluster import (
     addresses_of,
     check_settled,
     condition,
+    data_nodes,
     make_zone,
     migration_manifest,
     path_of,
-    pool_of,
     routes_of,
     stable_of,
     task_manifest,
@@ -64,11 +64,9 @@ LAYOUT: Json = {
     "minInSyncReplicas": 1,
     "storage": {"volumeClaimTemplate": {"size": "64Mi"}},
     # Kubernetes looks at a namespace again after half of it.
-    "dataNodes": {
-        "nodeSelector": {pool_of(NAMESPACE, ZONE): "yes"},
-        "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
-        "podTemplate": {"spec": {"terminationGracePeriodSeconds": 20}},
-    },
+    "dataNodes": data_nodes(
+        NAMESPACE, ZONE, podTemplate={"spec": {"terminationGracePeriodSeconds": 20}}
+    ),
 }
 KEPT_LAYOUT = {"partitions": 1, "replicas": 2, "minInSyncReplicas": 1}
 SELECTOR = f"rezone.dev/zone={ZONE}"

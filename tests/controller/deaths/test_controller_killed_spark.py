@@ -23,10 +23,10 @@ from operated_cluster import (
     abort_connections,
     addresses_of,
     check_settled,
+    data_nodes,
     make_zone,
     migration_manifest,
     path_of,
-    pool_of,
     records_of,
     stable_of,
     state_of,
@@ -84,10 +84,9 @@ def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
         "replicas": 2,
         "minInSyncReplicas": 1,
         # A node that a test leaves without any partition does not call for a rebalance of its own.
-        "dataNodes": {
-            "nodeSelector": {pool_of(NAMESPACE, ZONE): "yes"},
-            "autoAdjust": {"scaleUpSeconds": 86_400, "scaleDownSeconds": 86_400},
-        },
+        "dataNodes": data_nodes(
+            NAMESPACE, ZONE, autoAdjust={"scaleUpSeconds": 86_400, "scaleDownSeconds": 86_400}
+        ),
     }
 
     async def make() -> None:

@@ -22,8 +22,8 @@ from operated_cluster import (
     Writer,
     addresses_of,
     check_settled,
+    data_nodes,
     make_zone,
-    pool_of,
     remove_zone,
     until,
     until_zone,
@@ -48,11 +48,11 @@ PATIENT = [
 ]
 """A killed operator needs half a minute on a busy machine until it leads again: data nodes that are
 to go wait for it. They stop within the grace that Kubernetes gives them, 90 s."""
-DATA_NODES: Json = {
-    "nodeSelector": {pool_of(NAMESPACE, "kept"): "yes"},
-    "autoAdjust": {"scaleUpSeconds": 0, "scaleDownSeconds": 3_600},
-    "podTemplate": {"spec": {"containers": [{"name": "data-node", "env": PATIENT}]}},
-}
+DATA_NODES = data_nodes(
+    NAMESPACE,
+    "kept",
+    podTemplate={"spec": {"containers": [{"name": "data-node", "env": PATIENT}]}},
+)
 
 
 @pytest.fixture(scope="module")
