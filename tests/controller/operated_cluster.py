@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +27,17 @@ from rezone.local.api import Json, KubeApi
 from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.codec.schema import TableSchema
 from rezone.wire.errors import RezoneError
-from rezone.wire.messages import LeaderAndIsr, NodeReport, ReplicaReport, ReportRequest, Role
+from rezone.wire.messages import (
+    LeaderAndIsr,
+    Message,
+    NodeReport,
+    ReplicaReport,
+    ReportRequest,
+    Role,
+    RoutesRequest,
+    RouteTable,
+    ZoneConfig,
+)
 from rezone.wire.transport.flight import NodeClient
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +49,8 @@ WRITE_PAUSE_SECONDS = 0.04
 """Without a pause between its writes a test's writer takes what the machine has from all else."""
 TERMINAL_TASKS = frozenset({"Succeeded", "Failed", "Cancelled"})
 TERMINAL_MIGRATIONS = frozenset({"Succeeded", "Failed", "RolledBack"})
+
+Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,12 +276,22 @@ async def until_records(
 
 def reports_of(addresses: dict[int, str]) -> dict[int, dict[int, ReplicaReport]]:
     """Return what each data node says of its replicas."""
+    reports = _ask(addresses, ReportRequest(), NodeReport)
+    return {node: {r.partition: r for r in each.replicas} for node, each in reports.items()}
+
+
+def configs_of(addresses: dict[int, str]) -> dict[int, ZoneConfig]:
+    """Return what each data node knows of its zone."""
+    tables = _ask(addresses, RoutesRequest(), RouteTable)
+    return {node: table.config for node, table in tables.items()}
+
+
+def _ask(addresses: dict[int, str], request: Message, answer: type[Answer]) -> dict[int, Answer]:
     found = {}
     for node, address in addresses.items():
         client = NodeClient(address)
         try:
-            report = client.call(ReportRequest(), NodeReport, timeout_seconds=10)
-            found[node] = {r.partition: r for r in report.replicas}
+            found[node] = client.call(request, answer, timeout_seconds=10)
         finally:
             client.close()
     return found

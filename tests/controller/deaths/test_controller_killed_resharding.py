@@ -14,16 +14,20 @@ from pathlib import Path
 import pytest
 import quick_driver
 from operated_cluster import (
+    DEADLINE_SECONDS,
     TestCluster,
     Writer,
     abort_connections,
     addresses_of,
     check_settled,
+    configs_of,
+    data_nodes,
     make_zone,
     path_of,
     records_of,
     state_of,
     until,
+    wait_for_report,
 )
 from operator_process import EVERY_POINT, DyingOperator, OperatorProcess, led_by
 from resharding_case import GRACE, check_rows, has_ended, patch, task_of, write_rows
@@ -41,8 +45,15 @@ TASKS = path_of(NAMESPACE, "rebalancetasks")
 NODES = ("worker-1", "worker-2", "worker-3")
 
 APPLICATIONS = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{NAMESPACE}/sparkapplications"
-SLOW_BYTES_PER_SECOND = 10_000
-"""The rows take over a minute: so they are not there before the operator's next life."""
+SLOW_BYTES_PER_SECOND = 100
+SMALL_CHUNKS = [{"name": "REZONE_NODE_RESHARD_CHUNK_BYTES", "value": "8192"}]
+"""Data nodes wait after each chunk of rows, and a range has ten: so none is backfilled before the
+operator's next life."""
+DATA_NODES = data_nodes(
+    NAMESPACE,
+    ZONE,
+    podTemplate={"spec": {"containers": [{"name": "data-node", "env": SMALL_CHUNKS}]}},
+)
 SECONDS = 200.0
 ENVIRONMENT = {**GRACE, "REZONE_SPARK_TEMPLATE_FIELDS": "driver.env"}
 
@@ -73,7 +84,8 @@ def standby(cluster: TestCluster, logs: Path) -> OperatorProcess:
 
     async def make() -> None:
         async with KubeApi(cluster.kubeconfig) as api:
-            made = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, partitions=2)
+            layout: Json = {"partitions": 2, "dataNodes": DATA_NODES}
+            made = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, **layout)
             await asyncio.to_thread(write_rows, made)
         await abort_connections(set())
 
@@ -141,17 +153,31 @@ async def test_killed_in_each_deed_of_a_re_sharding(
 @pytest.fixture
 async def by_spark(api: KubeApi, standby: OperatorProcess, logs: Path) -> AsyncIterator[None]:
     """Have all re-shardings backfilled by Spark, slowly; in the end none, and fast."""
-    del standby
     driver: Json = {}
     if not EVERY_POINT:
         path = f"{quick_driver.install(logs / 'bin')}:{os.environ['PATH']}"
         driver = {"driver": {"env": [{"name": "PATH", "value": path}]}}
     bulk = {"sparkThresholdBytes": 0, "sparkTemplate": driver}
     slow = {"maxBytesPerSecond": SLOW_BYTES_PER_SECOND}
-    await patch(api, ZONES, ZONE, transfer=bulk, rebalance=slow)
+    with standby.running():
+        await standby.until_ready()
+        await patch(api, ZONES, ZONE, transfer=bulk, rebalance=slow)
+        # As soon as data nodes know of new partitions they backfill them, at the rate they know.
+        await until_rate(api, SLOW_BYTES_PER_SECOND)
     yield
     none = {"sparkThresholdBytes": None, "sparkTemplate": None}
     await patch(api, ZONES, ZONE, transfer=none, rebalance={"maxBytesPerSecond": 0})
+
+
+async def until_rate(api: KubeApi, bytes_per_second: int) -> None:
+    """Wait until an operator has told all data nodes the zone's rate of copies."""
+    addresses = addresses_of(await api.get(f"{ZONES}/{ZONE}"))
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while {
+            each.copy_bytes_per_second_max
+            for each in (await asyncio.to_thread(configs_of, addresses)).values()
+        } != {bytes_per_second}:
+            await asyncio.to_thread(wait_for_report, addresses.values())
 
 
 async def applications_of(api: KubeApi, task: str) -> list[Json]:
