@@ -12,6 +12,8 @@ RUN := .venv/bin/python
 PYTEST = $(RUN) -m pytest -p no:cacheprovider$(if $(CI), --randomly-seed=1)
 without_long = $(PYTEST) -m 'not long' $(1)
 ignoring = $(foreach part,$(1),--ignore tests/$(part))
+# Half of what is left: the last command was alone for ten minutes, with a processor idle beside it.
+ROWS_AND_JOBS = client hostile storage transfer wire
 # Each is on the path of what runs in it; the simulation is a package of tests/.
 TEST_FOLDERS = $(shell find tests benchmarks -type d -not -name '__pycache__' -not -path 'tests/simulation*' -not -path 'benchmarks/harness*' | sort | paste -sd:)
 
@@ -28,11 +30,11 @@ test: test-tools prepare checkers ## Run the test suite on a real API server, Ro
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
-	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,tests/datanode)" "$(call without_long,$(call ignoring,controller datanode simulation))" "$(call without_long,tests/simulation)"
+	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,tests/datanode)" "$(call without_long,$(ROWS_AND_JOBS:%=tests/%))" "$(call without_long,$(call ignoring,controller datanode simulation $(ROWS_AND_JOBS)))" "$(call without_long,tests/simulation)"
 endif
 
 test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark
-	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long $(call ignoring,controller)"
+	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long tests/transfer" "$(PYTEST) -m long $(call ignoring,controller transfer)"
 
 test-kubernetes: prepare ## Run the tests that need an API server on another version of Kubernetes: VERSION=1.37, built once
 	@REZONE_KUBERNETES_VERSION="$(VERSION)" python3 -m rezone.local.tools
