@@ -57,8 +57,9 @@ def test_annotations_have_limits_and_are_printed_whatever_they_are() -> None:
     line = progress_line({"phase": ["x" * 1000], "units": "many", "rows": None, "secondsLeft": 2.5})
     assert "0 of 0 parts, 0 rows" in line
     assert len(line) < 200
+    assert progress_line({"skew": 2.5, "secondsLeft": 3}).endswith(", skew 2.50, about 3 s left")
     for number in ("1" + "0" * 400, "1e400", "NaN", "-1", "true"):
-        keys = ("units", "rows", "bytes", "bytesPerSecond", "secondsLeft")
+        keys = ("units", "rows", "bytes", "bytesPerSecond", "skew", "secondsLeft")
         found = said_in(json.dumps(dict.fromkeys(keys, "N")).replace('"N"', number))
         assert found is not None
         assert "0 rows, 0.0 MB, 0.0 MB/s" in progress_line(found)

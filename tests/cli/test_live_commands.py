@@ -96,7 +96,7 @@ async def test_in_a_pipe_all_is_plain_or_a_document(crds: Path, shop: str) -> No
     """A script would read escapes, or nothing that it can parse."""
     plain = await run(crds, "progress", "z", "-n", shop)
     assert plain == (
-        "z-7: Transferring, moves 0/1, leaders 0/0, 4 of 8 MB, 0 MB/s, "
+        "z-7: Transferring, moves 0/1, leaders 0/0, 0 of 0 rows, 4 of 8 MB, 0 MB/s, "
         "(Copying: 1 (partition 0: from node 1))\n"
     )
     listed = json.loads(await run(crds, "zones", "-n", shop, "-o", "json"))

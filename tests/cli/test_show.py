@@ -91,6 +91,9 @@ def test_a_task_has_a_line_of_what_it_moves(kind: TaskType, words: str) -> None:
         leader_moves_done=1,
         bytes_total=8_000_000,
         bytes_done=6_000_000,
+        rows_total=8000,
+        rows_done=6000,
+        skew_percent=125,
         bytes_per_second=2_000_000,
         seconds_left=1,
     )
@@ -102,7 +105,8 @@ def test_a_task_has_a_line_of_what_it_moves(kind: TaskType, words: str) -> None:
         ),
     )
     assert task_line(task_row(task)) == (
-        f"z-7: Switching, {words}, 6 of 8 MB, 2 MB/s, 1 s left, (CuttingOver: 1)"
+        f"z-7: Switching, {words}, 6,000 of 8,000 rows, 6 of 8 MB, 2 MB/s, skew 1.25, "
+        "1 s left, (CuttingOver: 1)"
     )
 
 

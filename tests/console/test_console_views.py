@@ -49,7 +49,13 @@ from rezone.resources.migration import (
     RegionMigrationStatus,
 )
 from rezone.resources.model import ObjectMeta
-from rezone.resources.task import PartitionGap, TaskState, TaskType, WriteUnavailability
+from rezone.resources.task import (
+    PartitionGap,
+    TaskProgress,
+    TaskState,
+    TaskType,
+    WriteUnavailability,
+)
 
 ZONE_SECTIONS = ("head", "tasks", "jobs", "map", "nodes")
 
@@ -296,6 +302,22 @@ def test_quantities_are_short() -> None:
         "1 h 1 min",
         "1 d 1 h",
     ]
+
+
+@pytest.mark.proves("OB-03", "SP-10")
+def test_a_rebalance_says_how_many_rows_it_has_copied_and_how_uneven_they_are() -> None:
+    """Who looks at a slow rebalance would not see that one copy has most of the bytes."""
+    progress = TaskProgress(rows_total=4000, rows_done=1500, skew_percent=320)
+    told = planned_status().model_copy(update={"progress": progress})
+    for status, skew in (
+        (told, "the largest copy has 3.20 times the bytes of the mean one"),
+        (planned_status(), "unknown"),
+    ):
+        view = task_view(task_of(status))
+        found = Pages().sections("task", ("progress",), view=view, splits=None)
+        text = " ".join(re.sub(r"<[^>]*>", " ", found["progress"]).split())
+        assert f"Skew {skew}" in text
+        assert ("Rows 1,500 of about 4,000" in text) == (status is told), text
 
 
 @pytest.mark.proves("OB-03", "OB-05")

@@ -49,6 +49,8 @@ class NewRange:
     write_gap_ms: int | None = None
     bytes_done: int = 0
     bytes_total: int = 0
+    rows_done: int = 0
+    rows_total: int = 0
 
 
 @dataclasses.dataclass

@@ -263,6 +263,16 @@ class TaskProgress(Model):
     leader_moves_done: Count = Field(default=0, description="Leaderships handed over.")
     bytes_total: Count = Field(default=0, description="Bytes to be copied, about.")
     bytes_done: Count = Field(default=0, description="Bytes copied.")
+    rows_total: Count = Field(
+        default=0,
+        description="Rows to be copied, about; each version of a row that is kept counts.",
+    )
+    rows_done: Count = Field(default=0, description="Rows copied, about.")
+    skew_percent: Count | None = Field(
+        default=None,
+        description="The bytes of the largest copy, or range, in percent of the mean one: 100 when "
+        "all are equally large; absent while no bytes are known.",
+    )
     copy_started_time: Time | None = Field(
         default=None,
         description="When the first bytes had arrived; Spark needs a while before them.",

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rebalance_case import MOVING, Case, Result, needs_copy
 from resharding_world import NewRange, Zone
-from worlds import NOW
+from worlds import NEW, NOW, record, text
 
 from rezone.domain.rebalance import estimates
-from rezone.domain.rebalance.run import with_rate
+from rezone.domain.rebalance.run import with_rate, without_falling
 from rezone.resources.task import SAMPLES_MAX, ClientsServed, ProgressSample, TaskProgress
 from rezone.resources.task import TaskState as S
 from rezone.wire.messages import CopyProgress
@@ -208,6 +208,81 @@ def test_the_bytes_of_a_task_do_not_fall_while_it_runs() -> None:
     case.world.silent, case.world.routes[0] = {}, MOVING
     told = decided(case, 5000, 60).status.progress
     assert (told.moves_done, told.bytes_done, told.bytes_total) == (1, 12_000, 12_000)
+
+
+@pytest.mark.proves("SP-10")
+def test_the_skew_is_that_of_the_largest_copy_by_the_mean_one() -> None:
+    """Empty copies count as well: with all rows in one of four partitions the skew is 4.
+
+    A rebalance whose last copy takes hours would look even.
+    """
+    assert estimates.skew_percent([5, 5]) == 100
+    assert estimates.skew_percent([0, 0, 7, 0]) == 400
+    assert estimates.skew_percent([]) is estimates.skew_percent([0, 0]) is None
+
+
+@pytest.mark.proves("SP-10")
+def test_the_status_of_a_rebalance_has_rows_and_skew() -> None:
+    """Rows and skew come from the reports of data nodes, as bytes do.
+
+    A task would not tell that one of its copies has most of the bytes.
+    """
+    case = Case(S.TRANSFERRING)
+    both = (NEW[0], (1, 2, 3))
+    case.status["target"] = text(both)
+    case.world.pend(both)
+    needs_copy(case)
+    case.world.routes[1] = record(leader=1, replicas=(0, 1, 2, 3))
+    case.world.reports[0, 0] = {"bytes_estimate": 3000, "rows_estimate": 30}
+    case.world.reports[0, 3] |= {"copy": CopyProgress(rows=5, bytes=500)}
+    case.world.reports[1, 1] = {"bytes_estimate": 1000, "rows_estimate": 10}
+    copied = CopyProgress(rows=1000, bytes=900)
+    case.world.reports[1, 3] = {"needs_snapshot": True, "copy": copied}
+    told = case.decide().status.progress
+    assert (told.rows_done, told.rows_total, told.skew_percent) == (15, 40, 150)
+
+
+@pytest.mark.proves("SP-10")
+def test_rows_do_not_fall_and_the_skew_stays_while_a_leader_is_silent() -> None:
+    """What is known with fewer bytes than before is not how copies are.
+
+    Copies would look even, or uneven, for as long as one leader does not answer.
+    """
+    old = TaskProgress(
+        moves_total=2,
+        bytes_total=300,
+        bytes_done=30,
+        rows_total=30,
+        rows_done=3,
+        skew_percent=133,
+    )
+    less = TaskProgress(moves_total=2, bytes_total=100, rows_total=10, skew_percent=200)
+    told = without_falling(less, old)
+    assert (told.rows_total, told.rows_done, told.skew_percent) == (30, 3, 133)
+    more = less.model_copy(update={"bytes_total": 400, "rows_total": 40})
+    assert without_falling(more, old).skew_percent == 200
+    unknown = TaskProgress(moves_total=2, moves_done=2, bytes_total=300)
+    told = without_falling(unknown, old)
+    assert (told.rows_total, told.rows_done, told.skew_percent) == (30, 30, 133)
+
+
+@pytest.mark.proves("SP-10")
+def test_the_status_of_a_re_sharding_has_rows_and_skew() -> None:
+    """Ranges are to a re-sharding what copies are to a rebalance.
+
+    A backfill would tell neither rows nor that one range has most of them.
+    """
+    zone = Zone(1, 2)
+    zone.backfills, zone.part_bytes = False, 0
+    for _ in range(8):
+        zone.run()
+        zone.settle()
+    large, small = (each for target in zone.targets.values() for each in target.ranges)
+    large.bytes_done, large.bytes_total, large.rows_done, large.rows_total = 100, 900, 10, 90
+    small.bytes_total, small.rows_total = 100, 10
+    zone.run()
+    told = zone.status.progress
+    assert (told.rows_done, told.rows_total, told.skew_percent) == (10, 100, 180)
 
 
 @pytest.mark.proves("B-10")

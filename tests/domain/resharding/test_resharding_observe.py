@@ -147,6 +147,7 @@ def test_parts_are_what_the_target_s_leader_says_of_them() -> None:
     assert (broken.broken, broken.verified, broken.differs) == (True, False, True)
     assert (whole.bytes_done, whole.bytes_total) == (1000, 1000)
     assert (broken.bytes_done, broken.bytes_total) == (500, 1000)
+    assert [(r.rows_done, r.rows_total) for r in (whole, broken)] == [(10, 10), (5, 10)]
     (unknown,) = target(found, 0).ranges
     assert (unknown.backfilled, unknown.lag_rows, unknown.sealed) == (False, None, False)
 

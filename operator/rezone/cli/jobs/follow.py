@@ -18,7 +18,7 @@ FAILED = 2
 
 _OVER = frozenset({*ENDED, SparkState.SUBMISSION_FAILED})
 
-_NUMBERS = ("unitsDone", "units", "rows", "bytes", "bytesPerSecond", "secondsLeft")
+_NUMBERS = ("unitsDone", "units", "rows", "bytes", "bytesPerSecond", "skew", "secondsLeft")
 
 Say = Callable[[str], object]
 Sleep = Callable[[float], Awaitable[None]]
@@ -55,6 +55,8 @@ def progress_line(said: Mapping[str, Any]) -> str:
     line += f"{found['unitsDone']} of {found['units']} parts"
     line += f", {found['rows']:,} rows, {found['bytes'] / 1e6:,.1f} MB"
     line += f", {found['bytesPerSecond'] / 1e6:,.1f} MB/s"
+    if isinstance(said.get("skew"), int | float):
+        line += f", skew {found['skew']:,.2f}"
     if isinstance(said.get("secondsLeft"), int | float):
         line += f", about {found['secondsLeft']:,} s left"
     return line

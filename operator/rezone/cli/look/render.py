@@ -77,7 +77,7 @@ def _progress(view: Progress) -> RenderableType:
 
 
 def _tasks(rows: tuple[TaskRow, ...]) -> RenderableType:
-    names = ("TASK", "STATE", "", "%", "MOVES", "LEADERS", "MB", "MB/S", "LEFT")
+    names = ("TASK", "STATE", "", "%", "MOVES", "LEADERS", "ROWS", "MB", "MB/S", "SKEW", "LEFT")
     table = _table(*names)
     waits = []
     for row in rows:
@@ -89,8 +89,10 @@ def _tasks(rows: tuple[TaskRow, ...]) -> RenderableType:
             f"{row.share:.0%}",
             f"{row.moves_done}/{row.moves_total}",
             f"{row.leader_moves_done}/{row.leader_moves_total}",
+            f"{row.rows_done:,}/{row.rows_total:,}",
             f"{row.bytes_done / 1e6:,.0f}/{row.bytes_total / 1e6:,.0f}",
             f"{row.bytes_per_second / 1e6:,.0f}",
+            text.skew(row),
             left,
         )
         if row.waiting_for:

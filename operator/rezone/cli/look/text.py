@@ -52,14 +52,22 @@ def task_line(row: TaskRow) -> str:
         f"{row.name}: {row.state}",
         f"{moves} {row.moves_done}/{row.moves_total}",
         f"{leaders} {row.leader_moves_done}/{row.leader_moves_total}",
+        f"{row.rows_done:,} of {row.rows_total:,} rows",
         f"{row.bytes_done / 1e6:,.0f} of {row.bytes_total / 1e6:,.0f} MB",
         f"{row.bytes_per_second / 1e6:,.0f} MB/s",
     ]
+    if row.skew_percent is not None:
+        parts.append(f"skew {skew(row)}")
     if row.seconds_left is not None:
         parts.append(f"{row.seconds_left} s left")
     if row.waiting_for:
         parts.append(f"({row.waiting_for})")
     return ", ".join(parts)
+
+
+def skew(row: TaskRow) -> str:
+    """Return how often the largest copy has the bytes of the mean one, "-" while unknown."""
+    return "-" if row.skew_percent is None else f"{row.skew_percent / 100:.2f}"
 
 
 def zone_lines(view: ZoneList, _width: int = 0) -> list[str]:

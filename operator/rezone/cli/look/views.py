@@ -59,6 +59,9 @@ class TaskRow(Model):
     bytes_total: int
     bytes_done: int
     bytes_per_second: int
+    rows_total: int
+    rows_done: int
+    skew_percent: int | None = None
     seconds_left: int | None = None
     waiting_for: str = ""
 
@@ -396,6 +399,9 @@ def task_row(task: RebalanceTask) -> TaskRow:
         bytes_total=done.bytes_total,
         bytes_done=done.bytes_done,
         bytes_per_second=done.bytes_per_second,
+        rows_total=done.rows_total,
+        rows_done=done.rows_done,
+        skew_percent=done.skew_percent,
         seconds_left=done.seconds_left,
         waiting_for=status.waiting_for if status is not None else "",
     )

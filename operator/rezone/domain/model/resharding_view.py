@@ -33,7 +33,7 @@ class RangeView:
     source's log does not lead on from where it stands. `verified`: the range was equal at both
     sides as of one time (B-04), `differs`: it was not, `not_compared`: why that is not known.
     `sealed`: the pulled seal is committed, it serves. `write_gap_ms`: for how long the cut-over
-    stopped writes to it, None while that is not known. Bytes are estimates.
+    stopped writes to it, None while that is not known. Bytes and rows are estimates.
     """
 
     overlap: Overlap
@@ -47,6 +47,8 @@ class RangeView:
     write_gap_ms: int | None = None
     bytes_done: int = 0
     bytes_total: int = 0
+    rows_done: int = 0
+    rows_total: int = 0
 
     @property
     def phase(self) -> RangePhase:

@@ -2,11 +2,12 @@
 
 The samples are in the task's status, so that the next operator goes on with them; nothing here
 knows a clock. The rate is that of the last minute, not of the whole copy, so that it follows
-limits that are changed while the copy runs (B-03), and falls when the copy stalls (B-14).
+limits that are changed while the copy runs (B-03), and falls when the copy stalls (B-14). How
+uneven copies are follows from their sizes alone (SP-10).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from rezone.resources.task import ProgressSample
@@ -58,6 +59,15 @@ def seconds_left(bytes_left: int, rate: int) -> int | None:
     if bytes_left <= 0:
         return 0
     return math.ceil(bytes_left / rate) if rate else None
+
+
+def skew_percent(sizes: Collection[int]) -> int | None:
+    """Return the largest size in percent of the mean one, rounded; None where all are 0.
+
+    Bulk jobs tell the same of their parts (decision 0423).
+    """
+    total = sum(sizes)
+    return round(max(sizes) * len(sizes) * 100 / total) if total else None
 
 
 def seconds_for(bytes_total: int, bytes_per_second_max: int, rate_default: int) -> int:

@@ -217,23 +217,43 @@ def progress_of(
         leader_moves_done=found.leaders_done,
         bytes_total=found.bytes_total,
         bytes_done=found.bytes_done,
+        rows_total=found.rows_total,
+        rows_done=found.rows_done,
+        skew_percent=estimates.skew_percent(found.sizes),
     )
     new = with_rate(without_falling(counted, old), old, now)
     return with_clients_served(new, old, served_percent)
 
 
 def without_falling(new: TaskProgress, old: TaskProgress) -> TaskProgress:
-    """Return what was counted, with bytes that do not fall while no copy is lost (B-10).
+    """Return what was counted, with bytes and rows that do not fall while no copy is lost (B-10).
 
-    They are estimates of replicas that answer: one that is silent for a moment has none.
+    They are estimates of replicas that answer: one that is silent for a moment has none. The skew
+    is that of the time when most bytes were known.
     """
-    total = max(new.bytes_total, old.bytes_total)
-    done = new.bytes_done
+    size, size_done = _not_below(new, old, "bytes")
+    rows, rows_done = _not_below(new, old, "rows")
+    known = new.skew_percent if new.bytes_total >= old.bytes_total else None
+    return new.model_copy(
+        update={
+            "bytes_total": size,
+            "bytes_done": size_done,
+            "rows_total": rows,
+            "rows_done": rows_done,
+            "skew_percent": old.skew_percent if known is None else known,
+        }
+    )
+
+
+def _not_below(new: TaskProgress, old: TaskProgress, what: str) -> tuple[int, int]:
+    """Return how much there is in all, and how much is done."""
+    total: int = max(getattr(each, f"{what}_total") for each in (new, old))
+    done: int = getattr(new, f"{what}_done")
     if new.moves_done >= new.moves_total:
         done = total
     elif new.moves_done >= old.moves_done:
-        done = max(done, old.bytes_done)
-    return new.model_copy(update={"bytes_total": total, "bytes_done": min(done, total)})
+        done = max(done, getattr(old, f"{what}_done"))
+    return total, min(done, total)
 
 
 def with_rate(new: TaskProgress, old: TaskProgress, now: datetime) -> TaskProgress:

@@ -101,8 +101,8 @@ class Survey:
     with the task or have moved, and those that stay because their targets failed. `moved` are those
     that have moved whole. Of those, `redundant` are in the routes with replicas that they no longer
     need, and `leftover` are such replicas that no route has any more and that have not stopped yet.
-    `mismatched` copies differ from their leaders' rows; `dropped` ones did, and no route has them
-    any more: they are made again when they have stopped.
+    `sizes` are the bytes of each copy. `mismatched` copies differ from their leaders' rows;
+    `dropped` ones did, and no route has them any more: they are made again when they have stopped.
     """
 
     partitions: int
@@ -113,6 +113,9 @@ class Survey:
     leaders_done: int = 0
     bytes_total: int = 0
     bytes_done: int = 0
+    rows_total: int = 0
+    rows_done: int = 0
+    sizes: list[int] = dataclasses.field(default_factory=list)
     out_of_sync: int = 0
     undecided: int = 0
     unopened: int = 0
@@ -212,26 +215,30 @@ def _count(
         found.leaders_done += record.leader == new[0]
     if not added:
         return
-    size = _size_of(view, partition, record)
+    rows, size = _size_of(view, partition, record)
     for node in added:
         found.copies_total += 1
+        found.rows_total += rows
         found.bytes_total += size
+        found.sizes.append(size)
         if node in record.isr:
             found.copies_done += 1
+            found.rows_done += rows
             found.bytes_done += size
             continue
         report = view.report(partition, node)
         if report is not None and report.copy is not None:
+            found.rows_done += min(report.copy.rows, rows)
             found.bytes_done += min(report.copy.bytes, size)
 
 
-def _size_of(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> int:
-    """Return the leader's estimate, or a follower's while the leader does not answer."""
+def _size_of(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> tuple[int, int]:
+    """Return the rows and bytes that the leader estimates, or a follower while it is silent."""
     for node in (record.leader, *record.isr):
         report = view.report(partition, node)
         if report is not None and report.bytes_estimate:
-            return report.bytes_estimate
-    return 0
+            return report.rows_estimate, report.bytes_estimate
+    return 0, 0
 
 
 def _look(

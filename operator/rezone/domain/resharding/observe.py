@@ -180,7 +180,7 @@ def _ranges(
     for overlap in overlaps:
         progress = said.get(overlap.old, ReshardProgress(source=overlap.old))
         key = (overlap.old, overlap.new, epoch)
-        done, total = _bytes(view, old, overlap, progress)
+        (done, total), (rows_done, rows_total) = _sizes(view, old, overlap, progress)
         found.append(
             RangeView(
                 overlap=overlap,
@@ -194,25 +194,28 @@ def _ranges(
                 write_gap_ms=progress.write_gap_ms,
                 bytes_done=done,
                 bytes_total=total,
+                rows_done=rows_done,
+                rows_total=rows_total,
             )
         )
     return tuple(found)
 
 
-def _bytes(
+def _sizes(
     view: ZoneView, old: Layout | None, overlap: Overlap, progress: ReshardProgress
-) -> tuple[int, int]:
-    """Return how many bytes of a range are backfilled, and how many it has, about.
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return how many bytes of a range are backfilled, how many it has, and its rows, about.
 
     As if they were spread evenly over the source's range, as hashes are.
     """
     record = view.routes.get(overlap.old)
     report = view.report(overlap.old, record.leader) if record is not None else None
     if report is None or old is None:
-        return 0, 0
+        return (0, 0), (0, 0)
     start, end = old.range_of(overlap.old)
     share = (overlap.end - overlap.start) / (end - start)
     total, rows = int(report.bytes_estimate * share), report.rows_estimate * share
+    done = min(1.0, progress.rows / rows) if rows else 0.0
     if progress.backfilled or progress.sealed:
-        return total, total
-    return (int(total * min(1.0, progress.rows / rows)) if rows else 0), total
+        done = 1.0
+    return (int(total * done), total), (int(rows * done), int(rows))

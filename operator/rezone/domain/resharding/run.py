@@ -7,6 +7,7 @@ from rezone.domain.machines.task_run import Run, paused_where
 from rezone.domain.model.resharding_view import ReshardingView
 from rezone.domain.observed.write_gaps import cut_overs
 from rezone.domain.rebalance.clients_served import with_clients_served
+from rezone.domain.rebalance.estimates import skew_percent
 from rezone.domain.rebalance.run import Planner, is_worth_writing, with_rate, without_falling
 from rezone.resources.conditions import Reason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress, TaskState
@@ -56,6 +57,9 @@ class ReshardingRun(Run):
             leader_moves_done=len(self.view.sources if over else self.view.cut_over),
             bytes_total=sum(each.bytes_total for each in ranges),
             bytes_done=sum(each.bytes_done for each in ranges),
+            rows_total=sum(each.rows_total for each in ranges),
+            rows_done=sum(each.rows_done for each in ranges),
+            skew_percent=skew_percent([each.bytes_total for each in ranges]),
         )
         old = self.status.progress
         counted = without_falling(counted, old)
