@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 
 import pytest
 
+from rezone.controller.observing.outside_machine import MISSING_ZONE_SECONDS
 from rezone.kube.api.kinds import ConfigMap, Manifest, MigrationKind, SparkApplication, TaskKind
 from rezone.resources.migration import MigrationState as M
 from rezone.resources.task import TaskState as T
@@ -28,6 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 START = Claimed(spark=True)
 GONE_SECONDS_MAX = 120.0
 SOON_GONE_SECONDS_MAX = 10.0
+LED_SECONDS = 60.0
+"""So long an operator has led that it reads nothing again for having begun."""
 STATES = (
     (TASK, T.APPROVED),
     (TASK, T.AWAITING_REPLICAS),
@@ -120,6 +124,58 @@ def test_no_pod_of_a_zone_that_is_gone_waits_to_be_relieved() -> None:
     with Scenario("deleted at rest", START, orders).world() as world:
         world.run(SOON_GONE_SECONDS_MAX, remains)
         assert world.kubelet.missed == []
+
+
+@pytest.mark.proves("OP-02", "TR-03")
+@pytest.mark.parametrize("seconds", [3.0, 20.0])
+def test_what_an_earlier_zone_of_the_name_had_is_left_to_the_collector(seconds: float) -> None:
+    """Asserted: a zone that is made again is whole, however late the objects before it are gone.
+
+    It would begin with the routes of the earlier zone, of rows that its own pods never had, and
+    lose them with all else that is collected.
+    """
+
+    def replaced(world: World) -> None:
+        world.server.collect_late_seconds = seconds
+        replace_zone(world)
+
+    def taken_over(world: World) -> list[str]:
+        own = world.checks.routes
+        return unfinished_or_lost(world) if own else ["the zone has stored no routes of its own"]
+
+    orders = (Order(later(3.0), replaced),)
+    with Scenario("made again before it is collected", START, orders).world() as world:
+        world.run(GONE_SECONDS_MAX, taken_over)
+
+
+@pytest.mark.proves("OP-02", "TR-03")
+def test_no_copy_goes_on_for_a_zone_that_is_gone() -> None:
+    """Asserted: the SparkApplication of a task goes within a pass of the task, and not later.
+
+    Its driver would hold executors until it gives up on data nodes that nobody has any more. Here
+    it never gives up.
+    """
+
+    def copies(world: World) -> bool:
+        return bool(world.spark.running)
+
+    orders = (Order(at_once, move), Order(copies, World.delete_zone))
+    with Scenario("deleted while rows are copied", START, orders).world() as world:
+        world.spark.patience_steps = sys.maxsize
+        world.run(SOON_GONE_SECONDS_MAX + MISSING_ZONE_SECONDS, remains)
+
+
+@pytest.mark.proves("OP-02", "NW-06")
+def test_routes_that_are_deleted_at_rest_are_made_again() -> None:
+    """Asserted: a zone without any change to be made finds out that its routes are gone.
+
+    Clients that begin then would know no leader until the next change of one. What an operator
+    reads again in its first seconds does not count here: it has led for longer.
+    """
+    orders = (Order(later(LED_SECONDS), DELETIONS["routes"]),)
+    with Scenario("routes deleted at rest", START, orders).world() as world:
+        world.run(LED_SECONDS + GONE_SECONDS_MAX, unfinished_or_lost)
+        assert world.counts["ConfigMap deleted"] == 1
 
 
 @pytest.mark.proves("OP-02", "NW-06", "B-14")

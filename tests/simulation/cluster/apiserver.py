@@ -81,6 +81,8 @@ class ApiServer:
         self.checks: list[Callable[[Key, Manifest | None, Manifest], None]] = []
         self.refused: set[str] = set()
         """Kinds of which no object can be made, as by a quota or an admission rule."""
+        self.collect_late_seconds = 0.0
+        """How long after its owner an object goes: the garbage collector has much to do."""
 
     def read(self, key: Key) -> Manifest:
         """Return an object. Raises MissingError."""
@@ -177,6 +179,12 @@ class ApiServer:
         del self.objects[key]
         self._tell(key, old)
         uid = old["metadata"]["uid"]
+        if self.collect_late_seconds:
+            self._loop.call_later(self.collect_late_seconds, self._remove_all_of, uid)
+        else:
+            self._remove_all_of(uid)
+
+    def _remove_all_of(self, uid: str) -> None:
         for child, raw in list(self.objects.items()):
             owners = msgspec.json.decode(raw)["metadata"].get("ownerReferences") or ()
             if child in self.objects and any(o["uid"] == uid for o in owners):

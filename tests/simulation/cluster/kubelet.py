@@ -254,6 +254,8 @@ class SparkOperator:
         self._copies: dict[str, list[Copy]] = {}
         self._plans: dict[str, tuple[Key, list[PartitionCopy], int]] = {}
         self.fail_next = 0
+        self.patience_steps = COPY_PATIENCE_STEPS
+        """After how many steps without an end a driver gives up."""
         self.idle: list[str] = []
         """The applications that were made with nothing to copy."""
 
@@ -304,7 +306,7 @@ class SparkOperator:
             left = [e for e in plan if not self._carry(uid, e)]
             if not left:
                 self._finish(uid, "COMPLETED", "")
-            elif steps > COPY_PATIENCE_STEPS:
+            elif steps > self.patience_steps:
                 self._finish(uid, "FAILED", f"{len(left)} partitions are not copied")
 
     def _finish(self, uid: str, state: str, error: str) -> None:
