@@ -13,9 +13,13 @@ from simulation.scenarios.slow_disks import (
     storm,
 )
 
+LONG = pytest.mark.long
+
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seconds", SLOW_SECONDS)
+@pytest.mark.parametrize(
+    "seconds", [SLOW_SECONDS[0], *(pytest.param(s, marks=LONG) for s in SLOW_SECONDS[1:])]
+)
 @pytest.mark.proves("NW-04")
 def test_a_slow_disk_leads_nothing_and_holds_nobody_up_until_it_is_well(seconds: float) -> None:
     """The zone would write at half its rate, or not at all where a sync does not come back."""
@@ -25,7 +29,7 @@ def test_a_slow_disk_leads_nothing_and_holds_nobody_up_until_it_is_well(seconds:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seconds", [0.05, 0.5, 4.0])
+@pytest.mark.parametrize("seconds", [pytest.param(0.05, marks=LONG), 0.5, 4.0])
 @pytest.mark.proves("NW-04")
 def test_where_all_disks_are_slow_nobody_steps_down(seconds: float) -> None:
     """Leaders would move from one slow disk to the next, each time with a gap."""
@@ -33,6 +37,7 @@ def test_where_all_disks_are_slow_nobody_steps_down(seconds: float) -> None:
         check_all_slow(run, seconds)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.proves("NW-04")
 def test_a_disk_that_is_slow_now_and_then_gets_no_leader_back_in_between() -> None:
