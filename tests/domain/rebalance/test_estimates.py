@@ -234,7 +234,8 @@ def test_the_status_of_a_rebalance_has_rows_and_skew() -> None:
     needs_copy(case)
     case.world.routes[1] = record(leader=1, replicas=(0, 1, 2, 3))
     case.world.reports[0, 0] = {"bytes_estimate": 3000, "rows_estimate": 30}
-    case.world.reports[0, 3] |= {"copy": CopyProgress(rows=5, bytes=500)}
+    behind = CopyProgress(rows=5, bytes=500)
+    case.world.reports[0, 3] = {"needs_snapshot": True, "copy": behind}
     case.world.reports[1, 1] = {"bytes_estimate": 1000, "rows_estimate": 10}
     copied = CopyProgress(rows=1000, bytes=900)
     case.world.reports[1, 3] = {"needs_snapshot": True, "copy": copied}
