@@ -443,12 +443,12 @@ class TableClient:
         return AgedRows(found, told.as_of, told.age_seconds)
 
     def replicas(self) -> tuple[PartitionReplicas, ...]:
-        """Return which data nodes hold which partition, by the routes as they are now.
+        """Return which data nodes hold which partition, by the newest routes of all data nodes.
 
         While the zone is re-sharded there are partitions of both layouts. Raises NotReadyError when
         no data node answers.
         """
-        return replicas_in(self._zone.fetch_routes())
+        return replicas_in(self._zone.fetch_all_routes())
 
     def stream_replica(
         self, node: NodeId, partition: PartitionId, hashes: HashRange, *, as_of: int

@@ -33,7 +33,12 @@ from replica_cluster import FAST, Coordinator, cluster
 
 import rezone
 from rezone.client import TableClient
+from rezone.datanode.replica.replica import Replica
+from rezone.storage.engines.base import behind
+from rezone.transfer.bulk import comparing
 from rezone.transfer.bulk.exported import MANIFEST
+from rezone.wire.codec import keyspace
+from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.messages import ZoneConfig
 
@@ -90,6 +95,17 @@ def kill_driver(
         driver.wait()
 
 
+def change_row(replica: Replica, row_id: bytes) -> int:
+    """Change a row of one replica as no write does; return how many versions it has."""
+    engine = replica.store.engine
+    chains = engine.scan_chains(row_id, behind(row_id), rows_max=9, bytes_max=1 << 20)
+    pairs = [
+        (bytes(k), bytes(v)[:-1] + b"?") for k, v in zip(chains.keys, chains.values, strict=True)
+    ]
+    engine.apply(pairs, [], {})
+    return len(pairs)
+
+
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("SP-06", "SP-07", "SP-10")
 def test_an_export_whose_driver_was_killed_goes_on_and_is_verified(
@@ -124,6 +140,36 @@ def test_an_export_whose_driver_was_killed_goes_on_and_is_verified(
     pq.write_table(pa.Table.from_pylist(rows(2000, 2001)), to / "more.parquet")
     assert verify_job.main(compare) == 1
     assert said(capsys)[-1]["differences"] == [{"key": {"id": 2000}, "is": "only other"}]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("spark")
+@pytest.mark.proves("SP-07", "SP-10")
+def test_replicas_are_compared_in_spark(
+    zone: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the tasks of a comparison carry would not reach workers, or its rows not come back."""
+    from rezone.transfer import verify_job  # noqa: PLC0415
+
+    with TableClient(list(zone.peers.values())) as table:
+        table.write(rows(0, 500))
+        batch = pa.RecordBatch.from_pylist([{"id": 77}], schema=table.codec.key_schema)
+        row_id = encoded_rows(table.codec, batch).row_id_list()[0]
+    compare = ["--bootstrap", zone.nodes[0].address, "--replicas", "--tasks", "4"]
+    compare.append("--keep-context")
+    assert verify_job.main(compare) == 0
+    lines = said(capsys)
+    assert lines[-1]["equal"]
+    assert [(each["node"], each["rows"]) for each in lines[-1]["replicas"]] == [(0, 500), (1, 500)]
+    assert {"rows", "bytes", "bytesPerSecond", "skew", "secondsLeft"} < lines[-2].keys()
+    partition = keyspace.partition_of(keyspace.hash_in(row_id), CONFIG.partitions)
+    leader = zone.records[partition].leader
+    changed = change_row(zone.replica(1 - leader, partition), row_id)
+    assert changed == 1
+    assert verify_job.main(compare) == 1
+    assert said(capsys)[-1]["differences"] == [
+        {"key": {"id": 77}, "is": comparing.CHANGED, "node": 1 - leader, "leader": leader}
+    ]
 
 
 @pytest.mark.usefixtures("spark")

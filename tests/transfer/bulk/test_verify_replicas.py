@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from bulk_kit import attempt, client
+from bulk_kit import Here, attempt, client
 from replica_cluster import Coordinator, ProcessNode, cluster
+from resharding_kit import create_old, cut_over, overlaps_of, reshard, resharded, seal
 
 from rezone.cli.jobs.follow import FAILED, end_of
 from rezone.kube.jobs.bulk_jobs import JobView
@@ -96,6 +97,36 @@ def require_equal(zone: Coordinator) -> None:
     assert shown(said)[0] == 0
 
 
+def odd_one_out(zone: Coordinator, row_id: bytes) -> tuple[int, int, int]:
+    """Give a replica another row, and leave it out of sync; return partition, leader, its node."""
+    partition = keyspace.partition_of(keyspace.hash_in(row_id), PARTITIONS)
+    leader = zone.records[partition].leader
+    odd = max(node for node in range(NODES) if node != leader)
+    node = zone.nodes[odd]
+    assert isinstance(node, ProcessNode)
+    node.end()
+    others = set(range(NODES)) - {odd}
+    zone.until_settled(
+        "it is not in sync", lambda: all(zone.isr(each) == others for each in range(PARTITIONS))
+    )
+    plant(node, row_id)
+    node.start()
+    zone.wait_up(odd)
+    return partition, leader, odd
+
+
+def require_left_out(zone: Coordinator, odd: int) -> None:
+    """Check that a replica that is not in sync is named, and not told to be different."""
+    code, said = attempt(verify, given(zone, bootstrap=zone.peers[odd]))
+    assert (code, said.get("equal"), said.get("differing")) == (FAILED, True, []), said
+    assert said["notCompared"] == [{"partition": p, "node": odd} for p in range(PARTITIONS)]
+    assert [each["node"] for each in said["replicas"]] == sorted(set(range(NODES)) - {odd})
+    assert said["first"]["rows"] == ROWS
+    code, text = shown(said)
+    assert code == FAILED
+    assert f"NOT COMPARED: partition 0 on data node {odd} is not in sync" in text
+
+
 @pytest.mark.proves("SP-07")
 def test_a_row_that_one_replica_has_otherwise_is_found_with_its_node(zone: Coordinator) -> None:
     """A replica whose disk has changed a row would lead one day, and give that row to everybody."""
@@ -103,15 +134,8 @@ def test_a_row_that_one_replica_has_otherwise_is_found_with_its_node(zone: Coord
     with client(zone) as table:
         batch = pa.RecordBatch.from_pylist([{"id": 77}], schema=table.codec.key_schema)
         row_id = encoded_rows(table.codec, batch).row_id_list()[0]
-    partition = keyspace.partition_of(keyspace.hash_in(row_id), PARTITIONS)
-    leader = zone.records[partition].leader
-    odd = max(node for node in range(NODES) if node != leader)
-    node = zone.nodes[odd]
-    assert isinstance(node, ProcessNode)
-    node.end()
-    plant(node, row_id)
-    node.start()
-    zone.wait_up(odd)
+    partition, leader, odd = odd_one_out(zone, row_id)
+    require_left_out(zone, odd)
     zone.until_settled("all are in sync again", lambda: is_in_sync(zone, odd))
     code, said = attempt(verify, given(zone))
     assert (code, said.get("equal"), said.get("notCompared")) == (1, False, []), said
@@ -142,3 +166,38 @@ def test_what_cannot_be_compared_is_no_result(zone: Coordinator, tmp_path: Path)
     code, text = shown({**told, "notCompared": [{"partition": 1, "node": 2}]})
     assert code == FAILED
     assert "NOT COMPARED: partition 1 on data node 2 is not in sync" in text
+
+
+@pytest.mark.proves("SP-07")
+def test_a_zone_that_is_re_sharded_says_so_and_is_compared_afterwards(tmp_path: Path) -> None:
+    """Old partitions are sealed while they are read: replicas would differ, or be read for ever.
+
+    One that begins under a job ends it with the same answer, whose exit code is not that of a
+    difference.
+    """
+    config = ZoneConfig(zone="split", zone_uid="w", partitions=1, table=TABLE)
+    with cluster(tmp_path, 2, config=config) as zone:
+        create_old(zone)
+        with client(zone) as table:
+            table.write([{"id": n, "text": f"old {n}"} for n in range(ROWS)])
+
+        class Late(Here):
+            """Begins to re-shard, and cuts over, once the job has begun."""
+
+            def __call__(self, *told: Any) -> list[Any]:
+                reshard(zone, 2)
+                zone.until_each(
+                    "it is pulled", overlaps_of(zone), lambda each: resharded(zone, each)
+                )
+                seal(zone, 0)
+                return super().__call__(*told)
+
+        code, said = attempt(verify, given(zone), Late())
+        assert (code, "cannot be read as of" in said["error"]) == (FAILED, True), said
+        assert "partition 0 was re-sharded" in said["error"]
+        code, said = attempt(verify, given(zone))
+        assert code == FAILED
+        assert "zone split is being re-sharded" in said["error"]
+        cut_over(zone)
+        code, said = attempt(verify, given(zone))
+        assert (code, said.get("equal"), said["first"]["rows"]) == (0, True, ROWS), said

@@ -1,5 +1,6 @@
 """Which data nodes hold which partition, for whoever reads a replica that it names."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rezone.wire.messages import NodeId, PartitionAssignment, PartitionId, RouteTable
@@ -18,10 +19,22 @@ class PartitionReplicas(NamedTuple):
     behind: tuple[NodeId, ...]
 
 
-def replicas_in(table: RouteTable) -> tuple[PartitionReplicas, ...]:
-    """Return the replicas of all partitions in a route table, by partition."""
-    ordered = sorted(table.partitions, key=lambda each: each.partition)
-    return tuple(_replicas_of(each) for each in ordered)
+def replicas_in(tables: Iterable[RouteTable]) -> tuple[PartitionReplicas, ...]:
+    """Return the replicas of all partitions in route tables, by partition; the newest word counts.
+
+    A data node that was out of reach goes on to call itself in sync.
+    """
+    newest: dict[PartitionId, PartitionAssignment] = {}
+    for table in tables:
+        for each in table.partitions:
+            known = newest.get(each.partition)
+            if known is None or _epochs(known) < _epochs(each):
+                newest[each.partition] = each
+    return tuple(_replicas_of(newest[partition]) for partition in sorted(newest))
+
+
+def _epochs(one: PartitionAssignment) -> tuple[int, int]:
+    return one.state.leader_epoch, one.state.partition_epoch
 
 
 def _replicas_of(one: PartitionAssignment) -> PartitionReplicas:

@@ -82,6 +82,11 @@ class Zone:
                 self._dispatcher.pause(attempt)
                 self.fetch_routes()
 
+    def fetch_all_routes(self) -> list[RouteTable]:
+        """Fetch the routes of each data node that answers; NotReadyError when nobody does."""
+        first = self.fetch_routes()
+        return [first, *self._dispatcher.fetch_all_routes()]
+
     def fetch_routes(self) -> RouteTable:
         """Fetch routes from whoever answers; NotReadyError when nobody does in time."""
         deadline = self._clock() + self._settings.timeout_seconds

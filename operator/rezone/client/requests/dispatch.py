@@ -26,6 +26,7 @@ deadlines, one that fetches routes. `done` of a request is called once, without 
 from within `submit`.
 """
 
+import contextlib
 import heapq
 import itertools
 import random
@@ -196,26 +197,41 @@ class Dispatcher:
 
         With `partitions` only their part of it. Nodes that were silent are asked last.
         """
-        with self._lock:
-            addresses = self._routes.addresses()
-            self._rng.shuffle(addresses)
-            addresses = self._suspects.silent_last(addresses)
+        addresses = self._to_ask()
         error: RezoneError = NotReadyError("no node to ask")
         for address in addresses:
             try:
-                table = self.node(address).call(
-                    RoutesRequest(partitions=tuple(partitions)),
-                    RouteTable,
-                    timeout_seconds=self._settings.routes_timeout_seconds,
-                )
+                return self._routes_of(address, partitions)
             except RezoneError as failed:
                 error = failed
-                continue
-            self._take_routes(table)
-            return table
         if isinstance(error, ForbiddenError):
             raise error  # asking again would change nothing
         raise NotReadyError(f"none of {addresses} answers with routes; the last said: {error}")
+
+    def fetch_all_routes(self) -> list[RouteTable]:
+        """Fetch the route table of each node that answers, of those as well that others name."""
+        found, asked = list[RouteTable](), set[str]()
+        while left := [each for each in self._to_ask() if each not in asked]:
+            asked.update(left)
+            for address in left:
+                with contextlib.suppress(RezoneError):
+                    found.append(self._routes_of(address))
+        return found
+
+    def _to_ask(self) -> list[str]:
+        with self._lock:
+            addresses = self._routes.addresses()
+            self._rng.shuffle(addresses)
+            return self._suspects.silent_last(addresses)
+
+    def _routes_of(self, address: str, partitions: Sequence[PartitionId] = ()) -> RouteTable:
+        table = self.node(address).call(
+            RoutesRequest(partitions=tuple(partitions)),
+            RouteTable,
+            timeout_seconds=self._settings.routes_timeout_seconds,
+        )
+        self._take_routes(table)
+        return table
 
     def close(self) -> None:
         """End all threads; open requests are done with an error."""
