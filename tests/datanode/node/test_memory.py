@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from replica_cluster import Client, Coordinator, LocalNode, cluster, keys_in
 
 from rezone.datanode.node.asked import Send
-from rezone.datanode.node.data import ANSWER_BYTES, DataChannel
+from rezone.datanode.node.data import ANSWER_BYTES, UNSENT_BYTES_MAX, DataChannel
 from rezone.datanode.node.memory import MemoryCollector, SnapshotSlots
 from rezone.datanode.node.node import DataNode
 from rezone.datanode.scheduling.foreground import Foreground
@@ -334,16 +334,36 @@ class NoticingTally(Tally):
         super().wait_for_room()
 
 
-@pytest.mark.parametrize("body", [bytes(33_000), bytes(40_000)])
-def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
-    """A client that asks and does not listen would fill the node's memory with answers."""
-    unread, tally = Unread(), NoticingTally(400_000)
-    foreground = Foreground(SystemClock(), lambda: 0)
+class NoticingCondition(threading.Condition):
+    """Tells when somebody waits until something holds."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock)
+        self.waited = threading.Event()
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        """Wait."""
+        self.waited.set()
+        return super().wait_for(predicate, timeout)
+
+
+class Silent(Echo):
+    """Answers nothing."""
+
+    def _handle(self, message: Message, body: memoryview, send: Send | None = None) -> None:
+        del message, body, send
+        self._requests.begin()
+
+
+def echo(
+    unread: Unread, tally: Tally, foreground: Foreground, body: bytes, kind: type[Echo] = Echo
+) -> Echo:
+    """Return a channel whose client takes no answers, each of which has this body."""
 
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    channel = Echo(
+    channel = kind(
         unread,  # type: ignore[arg-type]
         never,
         never,
@@ -354,6 +374,41 @@ def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
         held=HeldBytes(NodeSettings()).connection(""),
     )
     channel.body = body
+    return channel
+
+
+def test_what_nobody_answers_ends_with_its_connection() -> None:
+    """Asserts that a request without an answer is under way no longer than its connection.
+
+    Copies would be throttled for ever, for clients that are gone.
+    """
+    foreground = Foreground(SystemClock(), lambda: 0)
+    echo(Unread(), Tally(1 << 40), foreground, b"", Silent).run()
+    assert foreground.under_way == 0
+
+
+def test_one_connection_s_answers_have_a_limit_of_their_own() -> None:
+    """A client that asks and does not listen would use up what all connections have together."""
+    unread, tally = Unread(), Tally(1 << 40)
+    channel = echo(unread, tally, Foreground(SystemClock(), lambda: 0), bytes(500_000))
+    channel._few_unsent = waits = NoticingCondition(channel._counting)
+    serving = threading.Thread(target=channel.run, daemon=True)
+    serving.start()
+    assert waits.waited.wait(30)
+    # The one that reaches the limit is the last, and one is on its way to the client perhaps.
+    assert unread.received <= UNSENT_BYTES_MAX // (500_000 + ANSWER_BYTES) + 2
+    unread.taken.set()
+    serving.join(30)
+    assert not serving.is_alive()
+    assert unread.sent == 100
+
+
+@pytest.mark.parametrize("body", [bytes(33_000), bytes(40_000)])
+def test_who_takes_no_answers_is_not_read_further(body: bytes) -> None:
+    """A client that asks and does not listen would fill the node's memory with answers."""
+    unread, tally = Unread(), NoticingTally(400_000)
+    foreground = Foreground(SystemClock(), lambda: 0)
+    channel = echo(unread, tally, foreground, body)
     serving = threading.Thread(target=channel.run, daemon=True)
     serving.start()
     assert tally.waited.wait(30)
