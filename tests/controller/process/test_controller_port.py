@@ -124,9 +124,10 @@ QUICK = {"connections_max": CONNECTIONS_MAX, "connection_seconds": 0.5}
 @pytest.mark.parametrize(
     "request_text",
     [
-        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"A: " + b"a" * 20_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 500 + b"\r\n",
+        # Of pages that there are: what is read as a whole is answered with 200.
+        b"GET /healthz?" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"A: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 500 + b"\r\n",
         b"\x16\x03\x01\x00\xff" * 100,
         b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n" + b"x" * 9000,
     ],
