@@ -109,6 +109,18 @@ def is_over(config: ZoneConfig, partition: PartitionId) -> bool:
     return generation_of(partition) < config.generation
 
 
+def is_filled(config: ZoneConfig, partition: PartitionId) -> bool:
+    """Return whether a job brings a partition's rows: it serves nothing before the switch."""
+    new = next_layout_of(config)
+    return bool(config.next_filled_by) and new is not None and partition in new.ids
+
+
+def readable_from(config: ZoneConfig, partition: PartitionId) -> int:
+    """Return the earliest time as of which a partition may be read (docs/decisions/0500)."""
+    new = generation_of(partition) >= config.readable_generation
+    return config.readable_from if new else config.old_readable_from
+
+
 def resharded(config: ZoneConfig, partition: PartitionId) -> ReshardedError:
     """Return the error that says of a partition that others serve its range."""
     return ReshardedError(

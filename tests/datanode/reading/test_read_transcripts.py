@@ -47,6 +47,7 @@ UNSEEN: dict[str, Any] = {
     "promisable": 0,
     "floor": 0,
     "retention": 1000,
+    "readable_from": 0,
 }
 
 

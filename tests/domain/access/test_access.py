@@ -62,7 +62,7 @@ def test_what_nobody_has_listed_is_control() -> None:
         *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket", "SelectTicket"),
         "WaitingCopiesRequest",
         *("BeginReshard", "ReshardBackfill", "ReshardCatchUp", "FollowChanges"),
-        *("ReserveBackfills", "ClaimBackfill", "IngestVersions", "CommitIngested"),
+        *("AskOverwrite", "ReserveBackfills", "ClaimBackfill", "IngestVersions", "CommitIngested"),
     }
 
 

@@ -40,6 +40,7 @@ from rezone.datanode.node.reshard_pulls import ReshardPulls
 from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.resharding.ingesting import Ingesting
+from rezone.datanode.resharding.overwrites import Overwrites
 from rezone.datanode.resharding.reshard_source import ReshardSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.workers import Job
@@ -199,6 +200,11 @@ class SimulatedNode(DataNode):
         self.pulls = Pulls(self)  # type: ignore[assignment]
         # Nobody waits for a place: nothing happens meanwhile.
         self._slots = SnapshotSlots(self.settings.snapshots_max, 0.0, threading.Event())
+        self.overwrites = Overwrites(
+            lambda: self.zone.state.config,
+            self.clock,
+            lambda: self.board.touched(None, at_once=True),
+        )
         self.foreground = Foreground(self.clock, lambda: 0)
         self._builds = IndexBuilds(
             lambda: [each.index for each in self.partitions()],
@@ -329,6 +335,7 @@ class SimulatedNode(DataNode):
         self._run_jobs()
         self.hearing.tick(now)
         self._work_beside()
+        self.overwrites.tick()
         self.board.tick(now)
         self.flush()
 

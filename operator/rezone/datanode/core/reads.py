@@ -28,6 +28,7 @@ class Cause(enum.Enum):
     NOT_LEADER = enum.auto()
     RESHARDED = enum.auto()
     EXPIRED = enum.auto()
+    OVERWRITTEN = enum.auto()
     NOT_YET = enum.auto()
     TOO_MANY = enum.auto()
 
@@ -38,7 +39,8 @@ class Sees(NamedTuple):
     `leads`: its role is Leader; `eager`: it is about to be; `dead`: it appends nothing more.
     `over`: it stops or has failed. `highest` is the latest time the node ever had, None while it
     does not know the time; versions are kept for `retention`. `promisable` is the latest time that
-    it may promise to give no row, 0 for none; `floor` what it has promised while it leads.
+    it may promise to give no row, 0 for none; `floor` what it has promised while it leads. Nothing
+    may be read as of a time before `readable_from`, and no row is written at that time or before.
     """
 
     now: float
@@ -58,6 +60,7 @@ class Sees(NamedTuple):
     promisable: int
     floor: int
     retention: int
+    readable_from: int = 0
 
     def is_newest(self, since: float) -> bool:
         """Whether nobody can have committed anything elsewhere when a read came at `since`."""
@@ -160,6 +163,8 @@ class Read:
         return [Answer(self)] if is_here and self.served() else []
 
     def _look_at_past(self, as_of: int, sees: Sees) -> list[Effect]:
+        if as_of < sees.readable_from:
+            return [Refuse(self, Cause.OVERWRITTEN)]
         effects: list[Effect] = []
         if self.kept_until is None:
             if sees.highest is None:
@@ -182,7 +187,8 @@ class Read:
         if self._leadership is not None and self._leadership is sees.leadership:
             return []
         self._end = self._leadership = None
-        if as_of > sees.promisable or not sees.is_newest(self.since):
+        # No row gets `readable_from` or an earlier time, also while that lies ahead of the clock.
+        if as_of > max(sees.promisable, sees.readable_from) or not sees.is_newest(self.since):
             return []
         self._end, self._leadership = sees.log_end, sees.leadership
         return [Promise(as_of)]

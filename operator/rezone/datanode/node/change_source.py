@@ -155,6 +155,10 @@ class ChangeSource:
         partition = self._find(hash_range.partition)
         hashes = _hashes_of(hash_range, partition)
         state = _state_of(partition, hashes)
+        readable_from = partition.readable_from
+        if hash_range.time is not None and hash_range.time < readable_from:
+            # What the overwrite has replaced is not among the changes.
+            raise truncated(hash_range.partition, hash_range.time, readable_from)
         if hash_range.time is None:
             return _begun(partition, state, hash_range, old_rows=old_rows)
         position = Position(hash_range.time, hash_range.given_by)
@@ -193,11 +197,14 @@ def _begun(replica: Replica, state: _State, asked: AskedRange, *, old_rows: bool
     """
     if not state.time:
         raise _not_ready(replica)
+    readable_from = replica.readable_from  # every write is later
     if asked.earliest:
         pulled = (each.commit_time for each in state.reshard_positions if each.sealed_at)
         kept = earliest_begin(replica) if old_rows else 0
-        return RangeChanges(time=max(replica.store.log_start_time, *pulled, kept), own=True)
-    return RangeChanges(time=state.time, own=True)
+        return RangeChanges(
+            time=max(replica.store.log_start_time, *pulled, kept, readable_from), own=True
+        )
+    return RangeChanges(time=max(state.time, readable_from), own=True)
 
 
 def _read(replica: Replica, hash_range: AskedRange, reading: Reading, reach: int, room: int) -> int:

@@ -37,6 +37,7 @@ from rezone.datanode.node.report import WHOLE_REPORT, ReportBoard
 from rezone.datanode.node.reshard_pulls import ReshardPulls
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.resharding.ingesting import Ingesting
+from rezone.datanode.resharding.overwrites import Overwrites
 from rezone.datanode.resharding.reshard_source import ReshardSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.scheduling.traced import node_tracer
@@ -122,6 +123,11 @@ class DataNode:
         self.ingesting = Ingesting(
             self.find, lambda partition: self.find(partition).reshard_streams, self.foreground
         )
+        self.overwrites = Overwrites(
+            lambda: self.zone.state.config,
+            self.clock,
+            lambda: self.board.touched(None, at_once=True),
+        )
         self.change_source = ChangeSource(self.find, self.clock, self._stopping)
         self.reshard_pulls = ReshardPulls(self, connect)
         self._builds = IndexBuilds(
@@ -169,6 +175,7 @@ class DataNode:
             watch_senders=self.unread.run,
             longest_job=self._workers.longest_seconds,
             disk_stalls=lambda: self.disk_speed.stalled_seconds > 0,
+            overwrites=self.overwrites,
         )
 
     # --- life ------------------------------------------------------------------------------------

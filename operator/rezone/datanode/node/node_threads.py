@@ -16,6 +16,7 @@ from rezone.datanode.node.links import Links
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.report import ReportBoard
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.overwrites import Overwrites
 from rezone.datanode.scheduling import inline_sends
 from rezone.datanode.scheduling.error_log import UNEXPECTED
 from rezone.datanode.scheduling.lag import Lag
@@ -52,6 +53,7 @@ class NodeThreads:
         watch_senders: Callable[[], None],
         longest_job: Callable[[], float],
         disk_stalls: Callable[[], bool],
+        overwrites: Overwrites,
     ) -> None:
         self.lag = Lag()
         self._settings = settings
@@ -65,6 +67,7 @@ class NodeThreads:
         self._hearing = hearing
         self._longest_job = longest_job
         self._disk_stalls = disk_stalls
+        self._overwrites = overwrites
         self._look_at_disk = look_at_disk
         self._clock_bound_job = Job("clock bound", keep_bound)
         self._wake = wake
@@ -125,6 +128,7 @@ class NodeThreads:
                     tick(now)
 
     def _look(self, now: float) -> None:
+        self._overwrites.tick()
         self._clock.look(now)
         if self._clock.knows and self._clock_bound.is_due:
             self._wake(self._clock_bound_job)

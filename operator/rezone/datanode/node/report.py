@@ -23,6 +23,8 @@ from rezone.datanode.disk.space import DiskSpace
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.resharding.overwrites import Overwrites
+from rezone.datanode.resharding.reshard_streams import lost_marks
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import Clock, NodeSettings
 from rezone.datanode.state.runner import entry
@@ -81,6 +83,11 @@ class ReportedNode(Protocol):
     @property
     def foreground(self) -> Foreground:
         """What it serves to clients."""
+        ...
+
+    @property
+    def overwrites(self) -> Overwrites:
+        """What it is asked to overwrite."""
         ...
 
     def partitions(self) -> list[Replica]:
@@ -201,6 +208,8 @@ class ReportBoard:
             slow_ms=node.disk_speed.slow_ms,
             since=since,
             hears=tuple(sorted(node.hearing.heard)),
+            overwrite=node.overwrites.asked,
+            overwrite_silent=node.overwrites.silent,
             served_percent=round(100 * node.foreground.served_share),
             gone=tuple(sorted(news - {p.partition_id for p in present})) if since else (),
         )
@@ -260,4 +269,5 @@ def replica_report(replica: Replica) -> ReplicaReport:
         seal=replica.sealing.state,
         reshard_progress=replica.reshard_streams.progress(),
         uncompared=store.meta.uncompared,
+        lost_marks=lost_marks(replica),
     )

@@ -35,7 +35,7 @@ from rezone.datanode.core.reads import (
     is_decided,
 )
 from rezone.datanode.state.age import age_ms_of, is_comparable
-from rezone.datanode.state.expiry import expired, retention_micros
+from rezone.datanode.state.expiry import expired, overwritten, retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
 from rezone.datanode.writing.transacting import require_open
@@ -91,6 +91,7 @@ def _seen(replica: ReplicaState, read: Read | None = None) -> Sees:
         promisable=replica.promisable() if past else 0,
         floor=replica.write_clock.floor if leadership is not None else 0,
         retention=retention_micros(replica),
+        readable_from=replica.readable_from if past else 0,
     )
 
 
@@ -104,6 +105,8 @@ def _error(replica: ReplicaState, read: Read, cause: Cause) -> RezoneError:
             return OverloadedError("too many reads wait for this partition; retry later")
         case Cause.EXPIRED if read.as_of is not None:
             return expired(replica, read.as_of)
+        case Cause.OVERWRITTEN if read.as_of is not None:
+            return overwritten(replica, read.as_of)
         case _:
             return _cannot_answer(replica)
 
@@ -296,7 +299,7 @@ class KeyRead(NamedTuple):
         if self.own is not None:
             return self.own.times.read_time, 0
         if self.as_of is None:
-            return replica.store.applied_time, 0
+            return max(replica.store.applied_time, replica.readable_from), 0
         return self.as_of, age_ms_of(replica, self.as_of)
 
 
@@ -326,7 +329,7 @@ def _time_within(replica: ReplicaState, max_age_ms: int) -> int:
     if not is_comparable(replica):
         raise NotReadyError("this node's time has not been compared with any other's yet")
     age_ms = min(max_age_ms, replica.config.version_retention_seconds * 1000)
-    oldest = replica.clock.time() - age_ms * 1000
+    oldest = max(replica.clock.time() - age_ms * 1000, replica.readable_from)
     if replica.positions.readable_time >= oldest:
         return replica.positions.readable_time
     if replica.is_sealed:

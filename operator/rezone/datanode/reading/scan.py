@@ -77,7 +77,7 @@ def _close_newest(replica: ReplicaState) -> int:
 
     A recent one also where nothing was written for long: it is to be read at for a while.
     """
-    newest = max(replica.promisable(), replica.store.last_commit_time)
+    newest = max(replica.promisable(), replica.store.last_commit_time, replica.readable_from)
     replica.write_clock.raise_to(newest)
     return newest
 

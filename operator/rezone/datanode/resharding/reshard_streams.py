@@ -158,7 +158,9 @@ class ReshardStream:
     @entry
     def next_backfill(self, bytes_max: int) -> BeginReshard | ReshardBackfill | None:
         """Return the next request for rows; None when there is none to be made now."""
-        if self.position is not None and self.partition.clock.monotonic() < self._claimed_until:
+        if self.position is not None and (
+            self.partition.clock.monotonic() < self._claimed_until or self._is_filled
+        ):
             return None
         match self._step(BackfillTurn()):
             case AskBegin(epoch, keep_from):
@@ -180,6 +182,11 @@ class ReshardStream:
                 return CatchUpRange(self._hash_range(epoch, keep_from), offset, partition_uuid)
             case _:
                 return None
+
+    @property
+    def _is_filled(self) -> bool:
+        """Whether a job brings its rows, which the source does not have."""
+        return layouts.is_filled(self.partition.config, self.partition.partition_id)
 
     @property
     def backfilled(self) -> bool:
@@ -413,6 +420,7 @@ class ReshardStream:
         position = self.position
         sealed_at = position.sealed_at if position is not None else 0
         self.note_served()  # who hears that it is served may not ask again
+        sealed = self.partition.serving.has_source(self.source)
         return ReshardProgress(
             source=self.source,
             begun=position is not None,
@@ -421,7 +429,8 @@ class ReshardStream:
             time=self._core.time(self.partition.positions.committed),
             lag_rows=0 if sealed_at else self._core.lag_rows,
             broken=self.backfill.broken or self.catch_up.broken,
-            sealed=self.partition.serving.has_source(self.source),
+            sealed=sealed,
+            sealed_time=self.partition.store.last_commit_time if sealed else 0,
             error=self.backfill.error or self.catch_up.error,
             write_gap_ms=self._gap.milliseconds(self.leadership.state.leader_epoch),
         )
@@ -476,6 +485,18 @@ def _range_entry(entry: CatchUpEntry) -> RangeEntry:
         entry.branch,
         entry.leader_epoch,
     )
+
+
+def lost_marks(replica: ReplicaState) -> tuple[PartitionId, ...]:
+    """Return the sources whose rows a job cannot bring to a replica any more: it was copied.
+
+    Only of a target that a job fills: any other one goes on through its log.
+    """
+    store = replica.store
+    if not layouts.is_filled(replica.config, replica.partition_id) or store.meta.needs_snapshot:
+        return ()
+    pulled = (each for each in store.applied_reshards() if each.backfilling)
+    return tuple(e.source for e in pulled if store.range_ingest.standing(e.source) is None)
 
 
 class ReshardStreams:

@@ -60,3 +60,12 @@ def expired(replica: ReplicaState, as_of: int) -> VersionsExpiredError:
         as_of=as_of,
         oldest=oldest_kept(replica),
     )
+
+
+def overwritten(replica: ReplicaState, as_of: int) -> VersionsExpiredError:
+    """Return the error of a read as of a time before the zone was overwritten."""
+    return VersionsExpiredError(
+        f"rows as of {as_of} are asked for; the zone was overwritten after that",
+        as_of=as_of,
+        oldest=replica.readable_from,
+    )

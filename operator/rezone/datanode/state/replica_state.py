@@ -207,6 +207,11 @@ class ReplicaState(ABC):
         """Return the error that sends a client to the partitions of the next layout."""
         return layouts.resharded(self.config, self.partition_id)
 
+    @property
+    def readable_from(self) -> int:
+        """The earliest time as of which it may be read: before it others had the rows."""
+        return layouts.readable_from(self.config, self.partition_id)
+
     def not_leader_or_not_ready(self) -> RezoneError:
         """Return why a write cannot be taken now."""
         if self.role is Role.LEADER or self.record.leader == self.node_id:

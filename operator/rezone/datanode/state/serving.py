@@ -11,6 +11,9 @@ not below the seal's. What a transaction reads is as of a time when it began, wh
 the seals of the ranges that it has to do with: rows that were acknowledged by then may have later
 times at the source.
 
+A target whose rows a job brings serves nothing before the switch, and then nothing as of a time
+before that (docs/decisions/0500).
+
 Concurrency: under the partition's lock.
 """
 
@@ -76,15 +79,25 @@ class Serving:
 
     def require_since(self, row_ids: Any, read_time: int) -> None:
         """Refuse rows to a transaction that reads as of a time before they came here."""
+        self._require_not_overwritten(read_time)
         for overlap, sealed in self._sealed_after(read_time):
             if _touch(row_ids, [overlap]):
                 raise _of_another_time(overlap, sealed, read_time)
 
     def require_range_since(self, hashes: HashRange, read_time: int) -> None:
         """Refuse a range to a transaction that reads as of a time before a part of it came here."""
+        self._require_not_overwritten(read_time)
         for overlap, sealed in self._sealed_after(read_time):
             if overlap.start < hashes.end and hashes.start < overlap.end:
                 raise _of_another_time(overlap, sealed, read_time)
+
+    def _require_not_overwritten(self, read_time: int) -> None:
+        partition = self._store.meta.partition
+        if read_time < layouts.readable_from(self._zone(), partition):
+            raise TransactionConflictError(
+                f"the transaction reads as of {read_time}, before the zone was overwritten; begin "
+                "a new one"
+            )
 
     def _sealed_after(self, read_time: int) -> Iterator[tuple[Overlap, int]]:
         for overlap in self._all():
@@ -95,6 +108,8 @@ class Serving:
 
     def _missing(self) -> list[Overlap]:
         """Return the ranges that are not served yet."""
+        if layouts.is_filled(self._zone(), self._store.meta.partition):
+            return list(self._all())
         return [overlap for overlap in self._all() if not self.has_source(overlap.old)]
 
     def _all(self) -> tuple[Overlap, ...]:

@@ -173,7 +173,7 @@ class Transacting:
     def begin(self, opaque: int) -> TransactionBegun:
         """Return the times of a new transaction; only when the newest may be read."""
         replica, store = self._replica, self._replica.store
-        read_time = store.applied_time
+        read_time = max(store.applied_time, replica.readable_from)
         if store.applied == store.log_end:
             # All there is: as of now, whose versions are kept longer than those of a late row.
             read_time = max(read_time, replica.promisable())

@@ -338,7 +338,7 @@ class WriteIntake:
         """Return the commit time of a write behind one of `last_time`, if it may have that."""
         replica = self._replica
         now = replica.clock.time()
-        commit_time = replica.write_clock.next_time(now, last_time)
+        commit_time = replica.write_clock.next_time(now, max(last_time, replica.readable_from))
         if commit_time < plan.since:
             raise NotReadyError("this leader's clock is behind the one before it; retry")
         if commit_time > plan.until:

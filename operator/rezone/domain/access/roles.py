@@ -56,6 +56,7 @@ _ACTS: Mapping[type[messages.Message], Act] = {
     messages.ReshardCatchUp: Act.SNAPSHOT,
     messages.BulkInsert: Act.COPY,
     messages.ReserveBackfills: Act.COPY,
+    messages.AskOverwrite: Act.COPY,
     messages.ClaimBackfill: Act.COPY,
     messages.IngestVersions: Act.COPY,
     messages.CommitIngested: Act.COPY,

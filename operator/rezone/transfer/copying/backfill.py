@@ -53,7 +53,14 @@ PAUSE_SECONDS_MAX: Final = 16.0
 PATIENCE_SECONDS: Final = 300.0
 """For how long a range may refuse rows until the task fails; its leader backfills it meanwhile."""
 
+VERSIONS_SCHEMA: Final = pa.schema(
+    [("row_id", pa.binary()), ("time", pa.uint64()), ("flag", pa.uint8()), ("value", pa.binary())]
+)
+"""How versions travel."""
+
 Reply = TypeVar("Reply", bound=Message)
+Reader = Callable[[BackfillClaim, bytes], BackfillVersions]
+"""Reads the rows of a claim's range behind a row id, no more than a chunk."""
 
 
 class RangeReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +84,7 @@ class _Unit:
     def request(self, hash_range: BackfillRange, came: BackfillVersions) -> IngestVersions:
         """Take a chunk into account; return what every replica is sent of it."""
         after, self.reached, self.end = self.reached, came.reached, came.end
-        self.rows += from_message(came.versions, _SCHEMA).num_rows
+        self.rows += from_message(came.versions, VERSIONS_SCHEMA).num_rows
         self.bytes += len(came.versions)
         return IngestVersions(
             target=hash_range.target,
@@ -97,13 +104,11 @@ class _Unit:
         return self.end or self.bytes >= UNIT_BYTES
 
 
-_SCHEMA: Final = pa.schema(
-    [("row_id", pa.binary()), ("time", pa.uint64()), ("flag", pa.uint8()), ("value", pa.binary())]
-)
-
-
 class RangeBackfill:
-    """One task's work on a range; `nodes` are the data nodes' addresses by their ids."""
+    """One task's work on a range; `nodes` are the data nodes' addresses by their ids.
+
+    The rows are what `read` returns, by default those of the source.
+    """
 
     def __init__(
         self,
@@ -114,9 +119,11 @@ class RangeBackfill:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         patience_seconds: float = PATIENCE_SECONDS,
+        read: Reader | None = None,
     ) -> None:
         self._hash_range = hash_range
         self._nodes = nodes
+        self._read = read or self._read_source
         self._connect = connect or functools.partial(NodeClient, tls=tls_from_environment())
         self._clock = clock
         self._sleep = sleep
@@ -187,7 +194,7 @@ class RangeBackfill:
         if errors:
             raise errors[0]
 
-    def _read(self, claim: BackfillClaim, after: bytes) -> BackfillVersions:
+    def _read_source(self, claim: BackfillClaim, after: bytes) -> BackfillVersions:
         request = ReshardBackfill(
             hash_range=claim.hash_range, after=after, bytes_max=CHUNK_BYTES, applied=claim.applied
         )

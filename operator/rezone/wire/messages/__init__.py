@@ -76,6 +76,7 @@ from rezone.wire.messages.reports import (
     StreamStatistics,
 )
 from rezone.wire.messages.resharding import (
+    AskOverwrite,
     BackfillClaim,
     BackfillsReserved,
     BackfillVersions,
@@ -86,6 +87,7 @@ from rezone.wire.messages.resharding import (
     ClaimBackfill,
     CommitIngested,
     IngestVersions,
+    OverwriteProgress,
     RangeCatchUp,
     ReserveBackfills,
     ReshardBackfill,
@@ -168,6 +170,7 @@ __all__ = [
     "Ack",
     "AdmitCopies",
     "AdmittedCopy",
+    "AskOverwrite",
     "AskedRange",
     "BackfillClaim",
     "BackfillVersions",
@@ -225,6 +228,7 @@ __all__ = [
     "NotifyLeaderAndIsr",
     "OpenConnection",
     "OriginalId",
+    "OverwriteProgress",
     "OwnWrites",
     "PartitionAssignment",
     "PartitionId",

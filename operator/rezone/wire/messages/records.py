@@ -100,6 +100,10 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     layout after it while the zone is re-sharded, 0 when it is not (`wire.layouts`). That one's
     generation is `next_generation`, or when this is 0 the one after `generation`: a re-sharding
     that was cancelled has used its generation up, for its ids must never mean other ranges.
+    With `next_filled_by` a job brings the rows of the next layout, and its partitions serve nothing
+    before the switch (docs/decisions/0500); `filled_by` has brought those of the last overwrite,
+    and `cancelled_overwrite` was cancelled. Partitions of `readable_generation` and later ones are
+    read as of `readable_from` or later, those of before as of `old_readable_from` or later.
     `maintenance` are data nodes that are away for a while: more of the log is kept for them.
     """
 
@@ -109,6 +113,12 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     generation: Count = 0
     next_partitions: Count = 0
     next_generation: Count = 0
+    next_filled_by: str = ""
+    filled_by: str = ""
+    cancelled_overwrite: str = ""
+    readable_from: Count = 0
+    readable_generation: Count = 0
+    old_readable_from: Count = 0
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
     copy_bytes_per_second_max: Count = 0

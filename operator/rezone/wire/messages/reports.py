@@ -79,6 +79,7 @@ class ReshardProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     committed, so this partition serves the source's part of its range. `time`: when backfilled, all
     that the source has committed up to this commit time is here. `write_gap_ms`: for how long the
     cut-over stopped writes to the range, known with `sealed`; None where it is not known.
+    `sealed_time`: with `sealed`, a commit time that is not before the seal's, here and there.
     """
 
     source: PartitionId
@@ -91,6 +92,7 @@ class ReshardProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     sealed: bool = False
     error: str = ""
     write_gap_ms: CountOrNone | None = None
+    sealed_time: CountOrNone = 0
 
 
 class IsrProposal(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -119,6 +121,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     over; any other replica needs a copy by then. `failed`: it can neither lead nor follow until it
     has been opened again, which its node tries again and again; `disk` says so where the disk is
     why. `uncompared`: it was copied, and nobody has compared that copy with its source yet.
+    `lost_marks`: the sources of an overwrite of which it takes no rows any more, so that the
+    partition has to begin again.
     """
 
     partition: PartitionId
@@ -158,6 +162,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     seal: SealState = SealState.UNKNOWN
     reshard_progress: tuple[ReshardProgress, ...] = ()
     uncompared: str = ""
+    lost_marks: tuple[PartitionId, ...] = ()
 
 
 class NodeReport(Message, frozen=True):
@@ -172,6 +177,8 @@ class NodeReport(Message, frozen=True):
     had better lead. `hears`: the data nodes with which it exchanges frames, in both directions;
     None of a node that does not say. `served_percent`: for how much of the time it has served
     clients lately, which is no change of the content; None of a node that does not say.
+    `overwrite`: the name of the overwrite that a driver has asked it for in the last seconds;
+    `overwrite_silent`: none has for `OVERWRITE_SILENT_SECONDS`.
     """
 
     node: NodeId
@@ -191,6 +198,8 @@ class NodeReport(Message, frozen=True):
     gone: tuple[PartitionId, ...] = ()
     hears: tuple[NodeId, ...] | None = None
     served_percent: Count | None = None
+    overwrite: str = ""
+    overwrite_silent: bool = False
 
 
 class StreamStatistics(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

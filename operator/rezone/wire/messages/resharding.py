@@ -237,3 +237,28 @@ class CommitIngested(Message, frozen=True):
     reached: bytes
     end: bool
     rows: Count = 0
+
+
+class AskOverwrite(Message, frozen=True):
+    """Ask for the overwrite `name` of the zone, again and again while it lives (decision 0500).
+
+    Without `begin` only how far it is. A name is used once: the zone remembers the last one.
+    """
+
+    name: str
+    begin: bool = True
+
+
+class OverwriteProgress(Message, frozen=True):
+    """How far a node knows the overwrites of its zone to be.
+
+    `filled_by` is the last one that is done, `next_filled_by` the one whose partitions take rows;
+    both are empty before any. The layouts are as in `ZoneConfig`.
+    """
+
+    partitions: Count
+    generation: Count = 0
+    next_partitions: Count = 0
+    next_generation: Count = 0
+    next_filled_by: str = ""
+    filled_by: str = ""
