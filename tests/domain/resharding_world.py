@@ -46,6 +46,7 @@ class NewRange:
     differs: bool = False
     not_compared: str = ""
     sealed: bool = False
+    sealed_time: int = 0
     write_gap_ms: int | None = None
     bytes_done: int = 0
     bytes_total: int = 0
@@ -100,6 +101,8 @@ class Zone:
         self.threshold, self.part_bytes = 1 << 50, 100
         self.applications: dict[str, str] = {}
         self.asked_for: list[views.EnsureBackfill] = []
+        self.filled_by, self.abandoned = "", False
+        self.readable_from = 0
 
     # --- what the machine sees ---------------------------------------------------------------
 
@@ -141,11 +144,15 @@ class Zone:
             spark_state=self.applications.get(self.status.spark_application, ""),
             spark_error="it fell over",
             spark_threshold_bytes=self.threshold,
+            filled_by=self.filled_by if self.pending else "",
+            abandoned=self.abandoned,
         )
 
     def _range_view(self, target: NewPartition, hash_range: NewRange) -> RangeView:
         if target.lost:
             return RangeView(overlap=hash_range.overlap)
+        if self.filled_by:
+            hash_range.verified = hash_range.backfilled  # as `observe` has it
         if hash_range.bytes_total:
             return RangeView(**vars(hash_range))
         done = self.part_bytes if hash_range.backfilled else 0
@@ -194,6 +201,7 @@ class Zone:
                 for change in changes:
                     self._write(change)
             case views.VerifyRange(overlap=overlap):
+                assert not self.filled_by, "new rows are compared with the old ones"
                 hash_range = next(
                     x for x in self.targets[overlap.new].ranges if x.overlap == overlap
                 )
@@ -203,6 +211,7 @@ class Zone:
             case views.RequestSeal():
                 self._seal(action)
             case views.EnsureBackfill(name=name):
+                assert not self.filled_by, "a job brings the old rows"
                 assert self.status.spark_application == name, "it is not persisted yet"
                 self.asked_for.append(action)
                 self.applications.setdefault(name, "RUNNING")
@@ -213,8 +222,11 @@ class Zone:
             case world.ClearPending():
                 assert self.cancel_written
                 self.pending = False
-            case world.WriteStable(revision=revision):
+            case world.WriteStable(revision=revision, readable_from=readable_from):
                 assert revision == REVISION
+                self.readable_from = readable_from
+                times = [x.sealed_time for h in self.targets.values() for x in h.ranges]
+                assert readable_from == (max(times) + 1 if self.filled_by else 0)
                 assert all(
                     hash_range.sealed for h in self.targets.values() for hash_range in h.ranges
                 )
@@ -257,7 +269,8 @@ class Zone:
         for overlap in self.overlaps[request.partition]:
             target = self.targets[overlap.new]
             hash_range = next(x for x in target.ranges if x.overlap == overlap)
-            if hash_range.broken or not hash_range.verified or not target.open or target.lost:
+            verified = hash_range.verified or bool(self.filled_by)
+            if hash_range.broken or not verified or not target.open or target.lost:
                 return  # the leader has no target that is near
         source.seal = "appended"
 
@@ -294,6 +307,8 @@ class Zone:
             hash_range.sealed = hash_range.sealed or (
                 source is not None and source.seal == "committed"
             )
+            if hash_range.sealed:
+                hash_range.sealed_time = 100 + hash_range.overlap.new
 
     def fail_over(self, partition: PartitionId, *, keeps_seal: bool) -> None:
         """Give a source another leader; a seal that is not committed may be lost with the old."""

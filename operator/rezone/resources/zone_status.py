@@ -104,6 +104,11 @@ class Assignment(Model):
         description="The data nodes of each partition, as in 0,1,2;1,2,3; in large zones as in "
         "base36x2:000102;010203, ids with two digits of base 36 each.",
     )
+    filled_by: ShortText = Field(
+        default="",
+        description="The overwrite whose job brings the rows of these partitions; empty for any "
+        "other assignment.",
+    )
 
 
 class CancelIntent(Model):
@@ -135,6 +140,26 @@ class RetainedReplica(Model):
     )
 
 
+CommitTime = Annotated[int, Field(ge=0, lt=1 << 53)]
+"""Microseconds since 1970: beyond `Count`, and a whole number for API servers until 2255."""
+
+
+class Overwrite(Model):
+    """The last overwrite of the zone that is done. Times are commit times in microseconds."""
+
+    name: ShortText = Field(description="The name that its driver has asked for it by.")
+    layout_version: Count = Field(description="The version of the layout that it has filled.")
+    readable_from: CommitTime = Field(
+        description="The earliest commit time as of which partitions of that layout version, and "
+        "of later ones, may be read."
+    )
+    old_readable_from: CommitTime = Field(
+        default=0,
+        description="The earliest commit time as of which partitions of earlier layout versions "
+        "may be read.",
+    )
+
+
 class Assignments(Model):
     """What is assigned, what shall be, and what is to be cancelled: five keys."""
 
@@ -159,6 +184,13 @@ class Assignments(Model):
         default=0,
         description="The number of partitions whose re-sharding was cancelled: it is not begun "
         "again before spec.partitions changes.",
+    )
+    overwrite: Overwrite | None = Field(
+        default=None, description="The last overwrite of the zone that is done."
+    )
+    cancelled_overwrite: ShortText = Field(
+        default="",
+        description="The overwrite that was cancelled last: it is not begun again by that name.",
     )
     retained: Annotated[
         tuple[RetainedReplica, ...],

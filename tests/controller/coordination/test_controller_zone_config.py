@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rezone.controller.coordination.zone_config import zone_config
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
@@ -48,3 +50,27 @@ def test_every_setting_of_a_zone_reaches_its_data_nodes() -> None:
         min_in_sync_replicas=1,
         version_retention_seconds=61,
     )
+
+
+@pytest.mark.proves("SP-05")
+def test_data_nodes_are_told_of_an_overwrite_from_its_beginning_to_its_end() -> None:
+    """They would backfill the old rows, serve two contents, or answer as of times of before."""
+    metadata = {"name": "z", "namespace": "ns", "uid": "u", "resourceVersion": "1"}
+    one = [routes.initial((0, 1, 2), 1)]
+    both = RouteRecords(one).with_next(one, 4)
+
+    def config(**keys: object) -> ZoneConfig:
+        body = {"metadata": metadata, "spec": SPEC, "status": {"assignments": keys}}
+        return zone_config(DistributionZone.parse(body), both)
+
+    stable = {"revision": 1, "replicas": "0,1,2"}
+    pending = {"revision": 2, "layoutVersion": 4, "replicas": "0,1,2", "filledBy": "job"}
+    during = config(stable=stable, pending=pending, cancelledOverwrite="earlier")
+    assert (during.next_generation, during.next_filled_by, during.filled_by) == (4, "job", "")
+    assert during.cancelled_overwrite == "earlier"
+    done = {"name": "job", "layoutVersion": 4, "readableFrom": 9, "oldReadableFrom": 3}
+    after = config(stable=pending | {"filledBy": ""}, overwrite=done)
+    assert (after.next_generation, after.next_filled_by, after.filled_by) == (4, "", "job")
+    assert (after.readable_from, after.readable_generation, after.old_readable_from) == (9, 4, 3)
+    later = config(stable=stable, pending=pending | {"layoutVersion": 5})
+    assert later.next_filled_by == ""

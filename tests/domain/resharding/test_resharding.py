@@ -773,10 +773,14 @@ class ReshardingMachine(RuleBasedStateMachine):
         second=st.integers(1, 5),
         cut_overs=st.integers(1, 3),
         threshold=st.sampled_from([0, 250, 1 << 40]),
+        filled_by=st.sampled_from(["", "job"]),
     )
-    def start(self, first: int, second: int, cut_overs: int, threshold: int) -> None:
-        """Begin; some backfill by Spark."""
+    def start(
+        self, first: int, second: int, cut_overs: int, threshold: int, filled_by: str
+    ) -> None:
+        """Begin; some backfill by Spark, and some are overwrites."""
         self.zone = Zone(first, second)
+        self.zone.filled_by = filled_by
         self.zone.threshold = threshold
         self.zone.cut_overs_max = cut_overs
         assert self.zone.spec.revision == REVISION
@@ -796,6 +800,20 @@ class ReshardingMachine(RuleBasedStateMachine):
             self.zone.applications[name] = state
             if not state:
                 del self.zone.applications[name]
+
+    @rule(pick=st.integers(0, 99), brings=st.booleans())
+    def bring(self, pick: int, brings: bool) -> None:
+        """Let a job bring one range and no other, until data nodes or it bring all again."""
+        self.zone.backfills = not brings
+        ranges = [each for h in self.zone.targets.values() if h.open for each in h.ranges]
+        if brings and ranges:
+            ranges[pick % len(ranges)].backfilled = True
+
+    @precondition(lambda self: self.zone.status.state not in {"", S.PLANNED})
+    @rule()
+    def end_driver(self) -> None:
+        """Have nobody ask for the overwrite any more."""
+        self.zone.abandoned = True
 
     @rule()
     def settle(self) -> None:
@@ -883,10 +901,12 @@ class ReshardingMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """In a calm world it comes to an end, and to the right one."""
         change(self.zone, suspend=False)
+        self.zone.backfills = True
         self.zone.settle()
         sealed = any(source.seal for source in self.zone.sources.values())
         go_on(self.zone, passes=300)
-        ends = {S.SUCCEEDED} if sealed or not self.zone.spec.cancel else {S.SUCCEEDED, S.CANCELLED}
+        undone = self.zone.spec.cancel or (self.zone.filled_by and self.zone.abandoned)
+        ends = {S.SUCCEEDED, S.CANCELLED} if undone and not sealed else {S.SUCCEEDED}
         assert self.zone.status.state in ends, self.zone.status
 
 

@@ -311,3 +311,20 @@ def test_other_triggers_keep_the_partitions_that_there_are() -> None:
     assert while_it_runs.planned is not None
     assert while_it_runs.planned.layout_version == 1
     assert len(assignments.parse(while_it_runs.planned.replicas)) == 8
+
+
+@pytest.mark.proves("SP-05")
+def test_it_asks_for_a_layout_of_as_many_partitions() -> None:
+    """The number of partitions would change, or the rows be those of before."""
+    found = nodes("a", "b", "c")
+    keys = assignments.first(Assignments(), planned(found), 10)
+    status = DistributionZoneStatus(data_nodes=found, assignments=keys)
+    for name in ("job", ""):
+        made = ZonePlanning(zone(), status, leaders=(0, 1, 2, 0), now=NOW, overwrite=name).run()
+        pending = made.status.assignments.pending
+        assert (pending is not None) is bool(name)
+    made = ZonePlanning(zone(), status, leaders=(0, 1, 2, 0), now=NOW, overwrite="job").run()
+    pending = made.status.assignments.pending
+    assert pending is not None
+    assert (pending.filled_by, pending.layout_version) == ("job", 1)
+    assert len(assignments.parse(pending.replicas)) == 4

@@ -3,6 +3,7 @@
 from rezone.domain.observed.maintenance import active_ids
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone
+from rezone.resources.zone_status import Assignments
 from rezone.wire.codec.indexes import id_of
 from rezone.wire.codec.schema import Column, Index, IndexId, TableSchema
 from rezone.wire.layouts import Layout
@@ -24,6 +25,9 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
             indexes=_indexes(zone),
         )
     new = routes.next_layout or Layout(0, 0)
+    assigned = zone.status.assignments if zone.status is not None else Assignments()
+    pending, overwrite = assigned.pending, assigned.overwrite
+    fills = pending is not None and pending.layout_version == new.generation
     return ZoneConfig(
         zone=zone.metadata.name,
         zone_uid=zone.metadata.uid,
@@ -31,6 +35,12 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
         generation=routes.layout.generation,
         next_partitions=new.partitions,
         next_generation=new.generation,
+        next_filled_by=pending.filled_by if pending is not None and fills else "",
+        filled_by=overwrite.name if overwrite is not None else "",
+        cancelled_overwrite=assigned.cancelled_overwrite,
+        readable_from=overwrite.readable_from if overwrite is not None else 0,
+        readable_generation=overwrite.layout_version if overwrite is not None else 0,
+        old_readable_from=overwrite.old_readable_from if overwrite is not None else 0,
         table=table,
         copy_bytes_per_second_max=spec.rebalance.max_bytes_per_second,
         foreground_target_percent=spec.rebalance.foreground_target_percent,

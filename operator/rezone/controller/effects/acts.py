@@ -146,8 +146,10 @@ class Acts:
                 await self._cancel_migration(name)
             case world.WritePending(target=target, revision=revision):
                 await self._assign(lambda keys: assignments.request(keys, target, revision))
-            case world.WriteStable(revision=revision, target=target):
-                await self._assign(lambda keys: assignments.complete(keys, revision, target))
+            case world.WriteStable(revision=revision, target=target, readable_from=readable_from):
+                await self._assign(
+                    lambda keys: assignments.complete(keys, revision, target, readable_from)
+                )
             case world.WriteCancel(revision=revision, old=old, new=new):
                 await self._assign(
                     lambda keys: assignments.intend_cancel(keys, revision, old, new)[1],

@@ -27,7 +27,8 @@ class NodeState:
 
     `zone_uid` is empty before it was given a zone. `hears`: the peers it exchanges frames with,
     None when it does not say. `served_percent`: for how much of the time it served clients when it
-    said so, None when it does not.
+    said so, None when it does not. `overwrite` is the one that a driver asks it for;
+    `overwrite_silent`: none has asked it for long.
     """
 
     process_id: str
@@ -43,6 +44,8 @@ class NodeState:
     sync_ms: int = 0
     slow_ms: int = 0
     served_percent: int | None = None
+    overwrite: str = ""
+    overwrite_silent: bool = False
     replicas: Mapping[PartitionId, ReplicaReport]
 
 
@@ -83,6 +86,8 @@ def with_answer(before: NodeState | None, answer: NodeReport) -> NodeState:
         sync_ms=answer.sync_ms,
         slow_ms=answer.slow_ms,
         served_percent=answer.served_percent,
+        overwrite=answer.overwrite,
+        overwrite_silent=answer.overwrite_silent,
         replicas=replicas,
     )
 
@@ -93,7 +98,8 @@ def delta_of(before: NodeState, after: NodeState) -> ReportDelta | None:
         return EVERYTHING
     if (before.leaving, before.disk, before.hears) != (after.leaving, after.disk, after.hears):
         return EVERYTHING
-    if before.clock_text != after.clock_text:
+    asked = (before.overwrite, before.overwrite_silent)
+    if before.clock_text != after.clock_text or asked != (after.overwrite, after.overwrite_silent):
         return EVERYTHING
     if bool(before.slow_ms) != bool(after.slow_ms):
         return EVERYTHING

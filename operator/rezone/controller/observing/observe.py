@@ -103,6 +103,7 @@ def build_view(
         retained=keys.retained,
         generation=generation,
         pending_generation=keys.pending.layout_version if keys.pending else generation,
+        pending_filled_by=keys.pending.filled_by if keys.pending else "",
         migrations=tuple(migration_view(m, generation) for m in migrations),
         taken_names=taken_names or {},
         spark=spark,
@@ -187,6 +188,8 @@ def node_views(
             failure_domain=node.failure_domain,
             weight=node.weight,
             served_percent=node_state.served_percent if node_state is not None else None,
+            overwrite=node_state.overwrite if node_state is not None else "",
+            overwrite_silent=node_state is not None and node_state.overwrite_silent,
             replicas=node_state.replicas if node_state is not None else {},
         )
     return views

@@ -21,7 +21,7 @@ from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.coordination.runtime import ZoneRuntime
 from rezone.controller.coordination.volumes import GROWING_SECONDS, SeenVolumes, grow_volumes
 from rezone.controller.nodes.monitor import utc_now
-from rezone.controller.observing.observe import Observed, build_view
+from rezone.controller.observing.observe import Observed, build_view, node_views
 from rezone.controller.reconcile.restored import catch_up
 from rezone.controller.reconcile.rollouts import decide_rollout
 from rezone.controller.reconcile.zone_admission import is_refused, refused_status, template_obstacle
@@ -42,6 +42,7 @@ from rezone.domain.observed.rollout import RolloutDecision
 from rezone.domain.observed.volumes import Growth
 from rezone.domain.repair import handover
 from rezone.domain.repair.repairs import lease_ends_in
+from rezone.domain.resharding import overwrites
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.routing.topology_text import Topology
@@ -204,8 +205,14 @@ class ZoneReconciler:
         leaders = tuple(record.leader for record in observed.routes.of(generation))
         await others_turn()
         avoided = runtime.copy_watch.avoided(observed.now)
+        nodes = node_views(status.data_nodes, runtime.monitor, observed.now)
         planned = ZonePlanning(
-            zone, status, leaders=leaders, now=observed.now, avoided=avoided
+            zone,
+            status,
+            leaders=leaders,
+            now=observed.now,
+            avoided=avoided,
+            overwrite=overwrites.asked_for(nodes.values(), status.assignments),
         ).run()
         await others_turn()
         view = build_view(

@@ -27,6 +27,7 @@ from rezone.resources.zone_status import (
     Assignment,
     Assignments,
     CancelIntent,
+    Overwrite,
     RetainedReplica,
 )
 from rezone.wire.layouts import Layout, index_of
@@ -92,11 +93,16 @@ def first(assignments: Assignments, topology: Topology, revision: int) -> Assign
 
 
 def request(
-    assignments: Assignments, new: Topology, revision: int, generation: int | None = None
+    assignments: Assignments,
+    new: Topology,
+    revision: int,
+    generation: int | None = None,
+    filled_by: str = "",
 ) -> Assignments | Skip:
     """Return the keys after the trigger of `revision` asked for `new` (ZR-04, first pseudo-code).
 
-    `new` is of `generation`, by default that of the newest assignment.
+    `new` is of `generation`, by default that of the newest assignment; with `filled_by` the
+    overwrite of that name brings its rows.
 
     SKIP when the trigger is not newer than `change` (ZR-05). As in the seed, a trigger that asks
     for what is pending only takes back what was planned, and leaves `change` as it is.
@@ -117,7 +123,9 @@ def request(
     newest = assignments.planned or assignments.pending or assignments.stable
     if generation is None:
         generation = newest.layout_version if newest is not None else 0
-    assignment = Assignment(revision=revision, replicas=wanted, layout_version=generation)
+    assignment = Assignment(
+        revision=revision, replicas=wanted, layout_version=generation, filled_by=filled_by
+    )
     used = max(generation, assignments.last_layout_version)
     if assignments.pending is None and _differs(assignments.stable, assignment):
         return _changed(assignments, pending=assignment, change=revision, last_layout_version=used)
@@ -128,21 +136,35 @@ def request(
     return _changed(assignments, planned=None)
 
 
-def complete(assignments: Assignments, revision: int, new_peers: Topology) -> Assignments | Skip:
+def complete(
+    assignments: Assignments, revision: int, new_peers: Topology, readable_from: int = 0
+) -> Assignments | Skip:
     """Return the keys after the rebalance of `revision` is done (ZR-10, second pseudo-code).
 
     `stable` becomes `new_peers`, `cancel` goes, and what was planned becomes pending. SKIP unless
-    `pending.revision` is `revision`: the rebalance was completed or cancelled before.
-    Raises TopologyError.
+    `pending.revision` is `revision`: the rebalance was completed or cancelled before. Of an
+    overwrite, `readable_from` goes into the keys in the same write. Raises TopologyError.
     """
     peers = compact(new_peers)
     if assignments.pending is None or assignments.pending.revision != revision:
         return SKIP
-    stable = Assignment(
-        revision=revision, replicas=peers, layout_version=assignments.pending.layout_version
-    )
-    return _changed(
+    pending = assignments.pending
+    stable = Assignment(revision=revision, replicas=peers, layout_version=pending.layout_version)
+    after = _changed(
         assignments, stable=stable, cancel=None, pending=assignments.planned, planned=None
+    )
+    return _changed(after, overwrite=_overwrite(assignments.overwrite, pending, readable_from))
+
+
+def _overwrite(last: Overwrite | None, done: Assignment, readable_from: int) -> Overwrite | None:
+    """Return the last overwrite when an assignment is done, which may be one."""
+    if not done.filled_by:
+        return last
+    return Overwrite(
+        name=done.filled_by,
+        layout_version=done.layout_version,
+        readable_from=readable_from,
+        old_readable_from=last.readable_from if last is not None else 0,
     )
 
 
@@ -261,7 +283,8 @@ def clear_pending(
     its intent.
 
     Of a re-sharding: its number of partitions is declined until the spec asks for another one, and
-    what was planned goes, for it was planned on its partitions; its trigger is found again.
+    what was planned goes, for it was planned on its partitions; its trigger is found again. Of an
+    overwrite its name is remembered, and not begun again.
     Raises TopologyError.
     """
     pending, cancel = assignments.pending, assignments.cancel
@@ -269,6 +292,14 @@ def clear_pending(
         return SKIP
     if cancel is None or cancel.revision != revision:
         return SKIP
+    if pending.filled_by:
+        return _changed(
+            assignments,
+            pending=None,
+            planned=None,
+            cancel=None,
+            cancelled_overwrite=pending.filled_by,
+        )
     if is_resharding(assignments):
         declined = len(parse(pending.replicas))
         return _changed(

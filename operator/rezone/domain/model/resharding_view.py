@@ -34,6 +34,8 @@ class RangeView:
     sides as of one time (B-04), `differs`: it was not, `not_compared`: why that is not known.
     `sealed`: the pulled seal is committed, it serves. `write_gap_ms`: for how long the cut-over
     stopped writes to it, None while that is not known. Bytes and rows are estimates.
+    `sealed_time`: with `sealed`, a commit time that is not before the seal's, nor before any of the
+    target's by then.
     """
 
     overlap: Overlap
@@ -44,6 +46,7 @@ class RangeView:
     differs: bool = False
     not_compared: str = ""
     sealed: bool = False
+    sealed_time: int = 0
     write_gap_ms: int | None = None
     bytes_done: int = 0
     bytes_total: int = 0
@@ -133,7 +136,9 @@ class ReshardingView:
     has not heard of yet, neither what they have nor that they are silent. `served_percent`: for how
     much of the time the busiest data node serves clients, None while that is unknown. `spark_state`
     is that of the task's SparkApplication, empty without one, which backfills where more than
-    `spark_threshold_bytes` are left; `spark_taken`: its name is another's.
+    `spark_threshold_bytes` are left; `spark_taken`: its name is another's. `filled_by`: the
+    overwrite whose job brings the rows, empty in any other re-sharding; `abandoned`: nobody has
+    asked for it for long.
     """
 
     sources: Mapping[PartitionId, SourceView]
@@ -160,6 +165,8 @@ class ReshardingView:
     spark_error: str = ""
     spark_taken: bool = False
     spark_threshold_bytes: int = 1 << 50
+    filled_by: str = ""
+    abandoned: bool = False
 
     @functools.cached_property
     def ranges(self) -> Mapping[PartitionId, tuple[tuple[TargetView, RangeView], ...]]:

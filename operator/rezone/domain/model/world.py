@@ -43,6 +43,7 @@ class NodeView:
     `fresh`: its last answer came a moment ago, and it has answered since `answers_since`. `hears`
     are the data nodes that it exchanges frames with, None when that is not known.
     `served_percent`: for how much of the time it has served clients lately, None while unknown.
+    `overwrite` is the one that a driver asks it for, `overwrite_silent`: none has for long.
     """
 
     node: NodeId
@@ -62,6 +63,8 @@ class NodeView:
     failure_domain: str = ""
     weight: int = 1
     served_percent: int | None = None
+    overwrite: str = ""
+    overwrite_silent: bool = False
     replicas: Mapping[PartitionId, ReplicaReport] = dataclasses.field(default_factory=dict)
 
 
@@ -116,7 +119,8 @@ class ZoneView:
     """One observation of a zone; `routes` are its persisted records by partition id.
 
     `generation` is that of the layout that `stable` is of, `pending_generation` that of `pending`:
-    a higher one while the zone is re-sharded.
+    a higher one while the zone is re-sharded. `pending_filled_by` is the overwrite whose job brings
+    the rows of `pending`, if any.
 
     `verified` are the copies whose digest equalled their source's in this process's life, as
     (partition, node, the source's leader epoch) (B-04); `mismatched` are those whose did not,
@@ -154,6 +158,7 @@ class ZoneView:
     min_in_sync: int
     generation: int = 0
     pending_generation: int = 0
+    pending_filled_by: str = ""
     hot_standbys: int = 0
     replace_failed_targets: bool = True
     hands_off: bool = False
@@ -402,10 +407,14 @@ class WritePending:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriteStable:
-    """ZR-10 on the zone, only while pending has `revision`."""
+    """ZR-10 on the zone, only while pending has `revision`.
+
+    `readable_from`: of an overwrite, the earliest commit time as of which it may be read.
+    """
 
     revision: int
     target: Topology
+    readable_from: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

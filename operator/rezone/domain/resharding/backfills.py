@@ -16,7 +16,12 @@ from rezone.resources.conditions import Reason
 
 
 def backfill_by_spark(run: ReshardingRun) -> None:
-    """Ask for the application where there is enough left to backfill; once in an attempt."""
+    """Ask for the application where there is enough left to backfill; once in an attempt.
+
+    Not of an overwrite: its driver has a job of its own.
+    """
+    if run.view.filled_by:
+        return
     left = [
         each
         for target in run.view.targets.values()

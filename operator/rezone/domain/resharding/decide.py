@@ -22,6 +22,7 @@ from rezone.domain.model.resharding_view import CreateTargets, DropLayout, Resha
 from rezone.domain.model.world import ChangeRoutes, ClearPending, WriteCancel, WriteStable
 from rezone.domain.rebalance.run import NoPlan, Planner
 from rezone.domain.resharding.backfills import backfill_by_spark, end_backfill
+from rezone.domain.resharding.overwrites import readable_from
 from rezone.domain.resharding.run import ReshardingRun
 from rezone.domain.resharding.steps import Targets, advance, differing
 from rezone.domain.routing import route_seals
@@ -152,8 +153,12 @@ def finalizing(run: ReshardingRun) -> bool:
         return run.go("stable is written", message="the new layout is stable")
     if run.spec.suspend:
         return run.wait_paused()
-    target = assignments.parse(run.status.target)
-    run.act(WriteStable(revision=run.status.revision, target=target))
+    time = readable_from(run.view)
+    if run.view.filled_by and not time:
+        return run.wait("Unreachable: leaders of new partitions")
+    target, revision = assignments.parse(run.status.target), run.status.revision
+    time = time if run.view.filled_by else 0
+    run.act(WriteStable(revision=revision, target=target, readable_from=time))
     return run.wait("Writing: the stable assignment", seconds=WAKE_SOON_SECONDS)
 
 

@@ -14,6 +14,7 @@ from rezone.domain.model.world import NodeView, ZoneView
 from rezone.domain.observed.readiness import CLOSE_ROWS, uncompared
 from rezone.domain.rebalance.clients_served import busiest
 from rezone.domain.repair.repairs import without_data
+from rezone.domain.resharding.overwrites import is_abandoned
 from rezone.domain.routing.topology_text import Topology
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus
 from rezone.wire.layouts import Layout, Overlap, sources_of
@@ -55,6 +56,7 @@ def observe(
     holds = view.resharding and view.pending_revision == revision
     generation = status.layout_version or (view.pending_generation if holds else 0)
     target = parse(status.target) if status.target else (view.pending or ()) if holds else ()
+    filled_by = view.pending_filled_by if holds else ""
     olds = [each for each in view.routes.layouts if each.generation < generation]
     old = olds[-1] if olds else None
     stable, pending = view.stable or (), (view.pending or ()) if holds else ()
@@ -85,6 +87,8 @@ def observe(
         spark_error=view.spark.error if view.spark is not None else "",
         spark_taken=view.spark is not None and bool(view.spark.taken),
         spark_threshold_bytes=view.spark_threshold_bytes,
+        filled_by=filled_by,
+        abandoned=is_abandoned(view.nodes.values()),
     )
 
 
@@ -130,10 +134,13 @@ def _targets(
         there = tuple(n for n in nodes if n in view.nodes and not view.nodes[n].lost)
         ranges = overlaps.get(partition, ())
         report = view.leader_report(partition) if record is not None else None
+        seen = _ranges(view, old, ranges, report, compared)
+        if record is not None and view.pending_filled_by:
+            seen = _filled(seen, _lost_marks(view, partition, record))
         found[partition] = TargetView(
             partition=partition,
             nodes=there,
-            ranges=_ranges(view, old, ranges, report, compared),
+            ranges=seen,
             record=record,
             in_sync=record is not None and _in_sync(view, partition, record, there),
             leader_epoch=report.leader_epoch if report is not None else None,
@@ -191,6 +198,7 @@ def _ranges(
                 differs=key in compared.differing,
                 not_compared=compared.failing.get(key, ""),
                 sealed=progress.sealed,
+                sealed_time=progress.sealed_time,
                 write_gap_ms=progress.write_gap_ms,
                 bytes_done=done,
                 bytes_total=total,
@@ -199,6 +207,32 @@ def _ranges(
             )
         )
     return tuple(found)
+
+
+def _filled(ranges: Sequence[RangeView], lost: Collection[PartitionId]) -> tuple[RangeView, ...]:
+    """Return ranges whose rows a job brings: there is nothing to compare them with.
+
+    One that lacks rows which no log has, at one of its replicas, has to begin again.
+    """
+    return tuple(
+        dataclasses.replace(
+            each, verified=each.backfilled, broken=each.broken or each.overlap.old in lost
+        )
+        for each in ranges
+    )
+
+
+def _lost_marks(
+    view: ZoneView, partition: PartitionId, record: LeaderAndIsr
+) -> frozenset[PartitionId]:
+    """Return the sources of which a replica takes no rows any more, as it says in this epoch."""
+    reports = (view.report(partition, node) for node in record.replicas)
+    return frozenset(
+        source
+        for report in reports
+        if report is not None and report.leader_epoch == record.leader_epoch
+        for source in report.lost_marks
+    )
 
 
 def _sizes(

@@ -9,6 +9,7 @@ from rezone.domain.observed.write_gaps import cut_overs
 from rezone.domain.rebalance.clients_served import with_clients_served
 from rezone.domain.rebalance.estimates import skew_percent
 from rezone.domain.rebalance.run import Planner, is_worth_writing, with_rate, without_falling
+from rezone.domain.resharding.overwrites import NOBODY_ASKS
 from rezone.resources.conditions import Reason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress, TaskState
 
@@ -37,12 +38,14 @@ class ReshardingRun(Run):
 
     @property
     def cancelled(self) -> bool:
-        """Whether a person wants it undone, and it still can be."""
-        return self.spec.cancel and not self.view.cut_over and not self.view.done
+        """Whether a person wants it undone, or nobody asks for it, and it still can be."""
+        unwanted = self.spec.cancel or (bool(self.view.filled_by) and self.view.abandoned)
+        return unwanted and not self.view.cut_over and not self.view.done
 
     def undo(self) -> bool:
-        """Go to the cancel, because a person wants it so."""
-        return self.give_up("cancel", Reason.CANCELLED, "cancelled by spec.cancel")
+        """Go to the cancel, because it is not wanted."""
+        why = "cancelled by spec.cancel" if self.spec.cancel else NOBODY_ASKS
+        return self.give_up("cancel", Reason.CANCELLED, why)
 
     def settle_progress(self) -> None:
         """Write the progress in steps: ranges that are backfilled, sources that have cut over."""

@@ -5,6 +5,8 @@ again, unless it serves or a source of it may be sealing. A source: when all its
 it is authorized to seal, in its record, and asked in the next pass; when its leader says that the
 seal is committed, the record says so too. Suspended, nothing is begun, but what was authorized
 comes to its end.
+
+In an overwrite (`ReshardingView.filled_by`) sources seal together, when all targets are ready.
 """
 
 import collections
@@ -70,7 +72,7 @@ def advance(run: ReshardingRun) -> Targets:
     """Do what is due for all targets and sources; return what is left."""
     view, found = run.view, Targets()
     changes = [_look_after(run, target, found) for target in view.targets.values()]
-    room = view.max_concurrent_cut_overs - sum(s.record.sealing for s in view.sources.values())
+    room = _room(view)
     for source in view.sources.values():
         change = _cut_over(run, source, found, may_begin=room > 0 and not run.paused)
         room -= change is not None and change.state.sealing
@@ -79,6 +81,18 @@ def advance(run: ReshardingRun) -> Targets:
     if made:
         run.act(ChangeRoutes(changes=made))
     return found
+
+
+def _room(view: ReshardingView) -> int:
+    """Return how many sources may be authorized to seal now.
+
+    Of an overwrite all, once all parts have their rows: the new partitions serve together.
+    """
+    sources = view.sources.values()
+    if not view.filled_by:
+        return view.max_concurrent_cut_overs - sum(s.record.sealing for s in sources)
+    waits = (s for s in sources if not (s.sealed or s.record.sealed or s.record.sealing))
+    return 0 if any(_not_ready(view, source) for source in waits) else len(sources)
 
 
 def _look_after(run: ReshardingRun, target: TargetView, found: Targets) -> RouteChange | None:

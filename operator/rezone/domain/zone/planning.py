@@ -63,7 +63,8 @@ def old_zone(before: Assignment, current: Topology, leaders: tuple[NodeId, ...] 
 class ZonePlanning:
     """Decides about one zone at one time, `now`; `leaders` are those of its stable partitions.
 
-    `avoided` are the data nodes to which copies have failed lately.
+    `avoided` are the data nodes to which copies have failed lately, `overwrite` the name of the
+    overwrite that is to be begun, empty for none.
     Then `status` is the next one, `place` the first assignment when there is none yet, `stalled`
     why there can be none, and after `wake_seconds` a trigger is due at the earliest.
     """
@@ -76,12 +77,14 @@ class ZonePlanning:
         leaders: tuple[NodeId, ...],
         now: datetime,
         avoided: frozenset[NodeId] = frozenset(),
+        overwrite: str = "",
     ) -> None:
         self.zone = zone
         self.status = status
         self._leaders = leaders
         self._now = now
         self._avoided = avoided
+        self._overwrite = overwrite
         self.place: Topology | None = None
         self.stalled: tuple[Reason, str] | None = None
         self.wake_seconds = float("inf")
@@ -98,6 +101,9 @@ class ZonePlanning:
                 self._note_triggers(assignments.parse(newest.replicas))
             elif wants_partitions(keys, self.zone.spec.partitions):
                 self._ask_for_partitions(keys.pending or keys.stable or newest)
+            elif self._overwrite:
+                current = assignments.parse(newest.replicas)
+                self._ask_for_layout(newest, current, len(current), self._overwrite)
             else:
                 self._look_for_trigger(newest)
         except NotPlaceableError as error:
@@ -130,12 +136,18 @@ class ZonePlanning:
 
     def _ask_for_partitions(self, before: Assignment) -> None:
         """Ask for another number of partitions than those of the assignment before (ZR-02)."""
-        keys, wanted = self.status.assignments, self.zone.spec.partitions
-        current = assignments.parse(before.replicas)
+        current, wanted = assignments.parse(before.replicas), self.zone.spec.partitions
         if len(current) == wanted:
             # What is under way already: only what was to come after it is taken back.
             self._request_keys(current, before.layout_version)
             return
+        self._ask_for_layout(before, current, wanted)
+
+    def _ask_for_layout(
+        self, before: Assignment, current: Topology, wanted: int, filled_by: str = ""
+    ) -> None:
+        """Ask for another layout: of another number of partitions, or with other rows."""
+        keys = self.status.assignments
         nodes = self.status.data_nodes
         eligible = eligible_ids(nodes) - kept_ids(nodes)
         generation = keys.last_layout_version + 1
@@ -146,12 +158,12 @@ class ZonePlanning:
             nodes=planner_nodes(nodes, eligible),
             revision=int(self.zone.metadata.resource_version),
         )
-        self._request_keys(made.target, generation)
+        self._request_keys(made.target, generation, filled_by)
 
-    def _request_keys(self, target: Topology, generation: int) -> None:
+    def _request_keys(self, target: Topology, generation: int, filled_by: str = "") -> None:
         """Write what a trigger asks for into the keys, unless a newer one was (ZR-04, ZR-05)."""
         revision = int(self.zone.metadata.resource_version)
-        keys = assignments.request(self.status.assignments, target, revision, generation)
+        keys = assignments.request(self.status.assignments, target, revision, generation, filled_by)
         if keys is not SKIP:
             self.status = self.status.model_copy(update={"assignments": keys})
             self._mark_placed(again=True)
