@@ -420,6 +420,15 @@ def test_an_overwrite_is_refused_while_the_zone_gets_another_layout(
 
 
 @pytest.mark.proves("SP-05")
+def test_one_that_is_done_is_told_so_while_old_partitions_stand(tmp_path: Path) -> None:
+    """Its driver would take the switch for another's re-sharding, and fail."""
+    with asked(tmp_path, next_partitions=2, filled_by="mine") as (_, ask):
+        answer = ask("mine")
+        assert isinstance(answer, OverwriteProgress)
+        assert answer.filled_by == "mine"
+
+
+@pytest.mark.proves("SP-05")
 def test_an_overwrite_that_was_cancelled_is_not_asked_for_again(tmp_path: Path) -> None:
     """Its driver would wait for ever, or begin again what a person has ended."""
     with asked(tmp_path, cancelled_overwrite="mine") as (_, ask):

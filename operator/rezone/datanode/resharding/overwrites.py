@@ -55,7 +55,8 @@ class Overwrites:
         config = self._zone()
         if config.cancelled_overwrite == request.name:
             raise ConflictError(f"the overwrite {request.name} was cancelled; ask by another name")
-        if config.next_partitions and config.next_filled_by != request.name:
+        known = {config.next_filled_by, config.filled_by}  # done, while old partitions stand
+        if config.next_partitions and request.name not in known:
             by = (
                 f"overwritten by {config.next_filled_by}" if config.next_filled_by else "re-sharded"
             )
