@@ -74,6 +74,7 @@ class Node:
         self.hearing = SimpleNamespace(heard=frozenset({1}))
         self.disk_speed = SimpleNamespace(sync_ms=0, slow_ms=0)
         self.foreground = SimpleNamespace(served_share=0.25)
+        self.overwrites = SimpleNamespace(asked="", silent=False)
         self.replicas: dict[int, Replica] = {}
         self.restart()
 
@@ -106,6 +107,11 @@ class Node:
     def set_clock(self, trouble: Trouble) -> None:
         """Say what is wrong with the clock."""
         self.clock.trouble = trouble
+        self.board.touched(None, at_once=True)
+
+    def set_overwrite(self, asked: str, *, silent: bool = False) -> None:
+        """Say which overwrite it is asked for, or that none was for long."""
+        self.overwrites = SimpleNamespace(asked=asked, silent=silent)
         self.board.touched(None, at_once=True)
 
     def answer(self, node_state: NodeState | None) -> NodeReport:
@@ -288,3 +294,16 @@ def test_a_node_whose_clock_is_off_is_one_that_gives_way() -> None:
         monitor.get = lambda _, seen=seen: seen
         view = node_views([status], monitor, datetime.now(UTC))[0]
         assert (view.leaving, view.clock_text) == (leaves, node_state.clock_text)
+
+
+@pytest.mark.proves("SP-05")
+def test_an_overwrite_that_a_node_is_asked_for_is_told_at_once() -> None:
+    """A driver would wait for the next look at the whole zone, or be waited for when it is gone."""
+    node = Node()
+    before = with_answer(None, node.answer(None))
+    for asked, silent in (("nightly", False), ("", False), ("", True)):
+        node.set_overwrite(asked, silent=silent)
+        after = with_answer(before, node.answer(before))
+        assert (after.overwrite, after.overwrite_silent) == (asked, silent)
+        assert delta_of(before, after) == EVERYTHING
+        before = after
