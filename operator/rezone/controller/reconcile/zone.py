@@ -200,20 +200,8 @@ class ZoneReconciler:
         observed: Observed,
     ) -> Decided:
         status = self._with_data_nodes(zone, observed)
-        stable = status.assignments.stable
-        generation = stable.layout_version if stable is not None else 0
-        leaders = tuple(record.leader for record in observed.routes.of(generation))
         await others_turn()
-        avoided = runtime.copy_watch.avoided(observed.now)
-        nodes = node_views(status.data_nodes, runtime.monitor, observed.now)
-        planned = ZonePlanning(
-            zone,
-            status,
-            leaders=leaders,
-            now=observed.now,
-            avoided=avoided,
-            overwrite=overwrites.asked_for(nodes.values(), status.assignments),
-        ).run()
+        planned = _plan(zone, runtime, observed, status)
         await others_turn()
         view = build_view(
             zone.model_copy(update={"status": planned.status}),
@@ -374,6 +362,23 @@ def _with_first_stable(
         return keys
     topology = tuple(record.replicas for record in records.values())
     return assignments.first(keys, topology, int(zone.metadata.resource_version))
+
+
+def _plan(
+    zone: DistributionZone, runtime: ZoneRuntime, observed: Observed, status: DistributionZoneStatus
+) -> ZonePlanning:
+    """Return what the zone is asked for: by its spec, its data nodes, or an overwrite's driver."""
+    keys = status.assignments
+    generation = keys.stable.layout_version if keys.stable is not None else 0
+    nodes = node_views(status.data_nodes, runtime.monitor, observed.now)
+    return ZonePlanning(
+        zone,
+        status,
+        leaders=tuple(record.leader for record in observed.routes.of(generation)),
+        now=observed.now,
+        avoided=runtime.copy_watch.avoided(observed.now),
+        overwrite=overwrites.asked_for(nodes.values(), keys),
+    ).run()
 
 
 def _with_conditions(
