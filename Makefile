@@ -34,7 +34,7 @@ else
 endif
 
 test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark
-	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long tests/transfer" "$(PYTEST) -m long $(call ignoring,controller transfer)"
+	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long $(call ignoring,controller)"
 
 test-kubernetes: prepare ## Run the tests that need an API server on another version of Kubernetes: VERSION=1.37, built once
 	@REZONE_KUBERNETES_VERSION="$(VERSION)" python3 -m rezone.local.tools

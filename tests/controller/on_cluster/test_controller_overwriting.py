@@ -15,10 +15,10 @@ from operated_cluster import (
     check_settled,
     make_zone,
     path_of,
-    records_of,
     remove_zone,
     state_of,
     until,
+    until_records,
     until_zone,
 )
 from operator_process import OperatorProcess
@@ -122,7 +122,7 @@ async def test_readers_have_the_old_rows_or_the_new_ones(
     after = await check_settled(api, NAMESPACE, ZONE)
     await asyncio.to_thread(readers.end)
     await asyncio.to_thread(check, after, time)
-    assert list(await records_of(api, NAMESPACE, ZONE)) == list(Layout(1, 3).ids)
+    await until_records(api, NAMESPACE, ZONE, lambda found: list(found) == list(Layout(1, 3).ids))
     # One that comes again knows that all is done, and brings nothing.
     assert overwriting(after, "first").is_done()
     again = await asyncio.to_thread(overwriting(after, "first").run, rows)
