@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pyarrow as pa
-from operated_cluster import SCHEMA, TERMINAL_TASKS, addresses_of, state_of, until_zone
+from operated_cluster import (
+    SCHEMA,
+    TERMINAL_TASKS,
+    TestCluster,
+    addresses_of,
+    make_zone,
+    remove_zone,
+    state_of,
+    until_zone,
+)
 
 from rezone.client import TableClient
 from rezone.local.api import Json, KubeApi
@@ -28,6 +40,17 @@ def write_rows(zone: Json, value_bytes: int = 200) -> None:
                     schema=SCHEMA,
                 )
             )
+
+
+@contextlib.asynccontextmanager
+async def zone_with_rows(
+    cluster: TestCluster, api: KubeApi, namespace: str, name: str, nodes: Iterable[str]
+) -> AsyncIterator[Json]:
+    """Make a zone of three partitions with rows; in the end it is removed."""
+    made = await make_zone(cluster, api, namespace, name, nodes, partitions=3)
+    await asyncio.to_thread(write_rows, made)
+    yield made
+    await remove_zone(api, namespace, name)
 
 
 def check_rows(zone: Json) -> None:

@@ -13,16 +13,14 @@ from operated_cluster import (
     TestCluster,
     addresses_of,
     check_settled,
-    make_zone,
     path_of,
-    remove_zone,
     state_of,
     until,
     until_records,
     until_zone,
 )
 from operator_process import OperatorProcess
-from resharding_case import GRACE, task_of, write_rows
+from resharding_case import GRACE, task_of, zone_with_rows
 
 from rezone.client import TableClient
 from rezone.local.api import Json, KubeApi
@@ -50,10 +48,8 @@ async def zone(
 ) -> AsyncIterator[Json]:
     """Give a zone of three partitions with rows."""
     del operator
-    made = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, partitions=3)
-    await asyncio.to_thread(write_rows, made)
-    yield made
-    await remove_zone(api, NAMESPACE, ZONE)
+    async with zone_with_rows(cluster, api, NAMESPACE, ZONE, NODES) as made:
+        yield made
 
 
 class Readers:

@@ -15,16 +15,14 @@ from operated_cluster import (
     Writer,
     addresses_of,
     check_settled,
-    make_zone,
     path_of,
     records_of,
-    remove_zone,
     state_of,
     until,
     until_zone,
 )
 from operator_process import OperatorProcess
-from resharding_case import GRACE, check_rows, has_ended, is_cut, patch, task_of, write_rows
+from resharding_case import GRACE, check_rows, has_ended, is_cut, patch, task_of, zone_with_rows
 
 from rezone.local.api import Json, KubeApi
 from rezone.wire.layouts import Layout
@@ -45,10 +43,8 @@ async def zone(
 ) -> AsyncIterator[Json]:
     """Give a zone of three partitions with rows that stay as they are."""
     del operator
-    made = await make_zone(cluster, api, NAMESPACE, ZONE, NODES, partitions=3)
-    await asyncio.to_thread(write_rows, made)
-    yield made
-    await remove_zone(api, NAMESPACE, ZONE)
+    async with zone_with_rows(cluster, api, NAMESPACE, ZONE, NODES) as made:
+        yield made
 
 
 @pytest.mark.proves("B-08", "ZR-02")

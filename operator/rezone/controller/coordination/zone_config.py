@@ -3,7 +3,7 @@
 from rezone.domain.observed.maintenance import active_ids
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.zone import DistributionZone
-from rezone.resources.zone_status import Assignments
+from rezone.resources.zone_status import Assignments, Overwrite
 from rezone.wire.codec.indexes import id_of
 from rezone.wire.codec.schema import Column, Index, IndexId, TableSchema
 from rezone.wire.layouts import Layout
@@ -26,7 +26,8 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
         )
     new = routes.next_layout or Layout(0, 0)
     assigned = zone.status.assignments if zone.status is not None else Assignments()
-    pending, overwrite = assigned.pending, assigned.overwrite
+    pending = assigned.pending
+    overwrite = assigned.overwrite or Overwrite(name="", layout_version=0, readable_from=0)
     fills = pending is not None and pending.layout_version == new.generation
     return ZoneConfig(
         zone=zone.metadata.name,
@@ -36,11 +37,11 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
         next_partitions=new.partitions,
         next_generation=new.generation,
         next_filled_by=pending.filled_by if pending is not None and fills else "",
-        filled_by=overwrite.name if overwrite is not None else "",
+        filled_by=overwrite.name,
         cancelled_overwrite=assigned.cancelled_overwrite,
-        readable_from=overwrite.readable_from if overwrite is not None else 0,
-        readable_generation=overwrite.layout_version if overwrite is not None else 0,
-        old_readable_from=overwrite.old_readable_from if overwrite is not None else 0,
+        readable_from=overwrite.readable_from,
+        readable_generation=overwrite.layout_version,
+        old_readable_from=overwrite.old_readable_from,
         table=table,
         copy_bytes_per_second_max=spec.rebalance.max_bytes_per_second,
         foreground_target_percent=spec.rebalance.foreground_target_percent,

@@ -370,15 +370,25 @@ def _plan(
     """Return what the zone is asked for: by its spec, its data nodes, or an overwrite's driver."""
     keys = status.assignments
     generation = keys.stable.layout_version if keys.stable is not None else 0
-    nodes = node_views(status.data_nodes, runtime.monitor, observed.now)
     return ZonePlanning(
         zone,
         status,
         leaders=tuple(record.leader for record in observed.routes.of(generation)),
         now=observed.now,
         avoided=runtime.copy_watch.avoided(observed.now),
-        overwrite=overwrites.asked_for(nodes.values(), keys),
+        overwrite=_overwrite_asked_for(runtime, observed, status),
     ).run()
+
+
+def _overwrite_asked_for(
+    runtime: ZoneRuntime, observed: Observed, status: DistributionZoneStatus
+) -> str:
+    """Return the overwrite that is to be begun, empty for none."""
+    seen = (runtime.monitor.get(node.id) for node in status.data_nodes)
+    if not any(each and each.node_state and each.node_state.overwrite for each in seen):
+        return ""  # as in nearly every pass: views of all data nodes are made after the planning
+    nodes = node_views(status.data_nodes, runtime.monitor, observed.now)
+    return overwrites.asked_for(nodes.values(), status.assignments)
 
 
 def _with_conditions(

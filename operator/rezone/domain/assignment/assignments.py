@@ -150,10 +150,14 @@ def complete(
         return SKIP
     pending = assignments.pending
     stable = Assignment(revision=revision, replicas=peers, layout_version=pending.layout_version)
-    after = _changed(
-        assignments, stable=stable, cancel=None, pending=assignments.planned, planned=None
+    return _changed(
+        assignments,
+        stable=stable,
+        cancel=None,
+        pending=assignments.planned,
+        planned=None,
+        overwrite=_overwrite(assignments.overwrite, pending, readable_from),
     )
-    return _changed(after, overwrite=_overwrite(assignments.overwrite, pending, readable_from))
 
 
 def _overwrite(last: Overwrite | None, done: Assignment, readable_from: int) -> Overwrite | None:

@@ -5,7 +5,7 @@ whatever others write later is later. In the memory of the process that brings t
 """
 
 import bisect
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,30 +20,6 @@ _VERSION_BYTES: Final = 17
 
 _HASH_BYTES: Final = 8
 """A row id begins with its hash."""
-
-
-class RowIds(Protocol):
-    """Row ids in order, by their place."""
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        ...
-
-    def __getitem__(self, place: int) -> bytes:
-        """Return the row id at a place."""
-        ...
-
-
-class _Ids:
-    def __init__(self, row_ids: Any) -> None:
-        self._row_ids = row_ids
-
-    def __len__(self) -> int:
-        return len(self._row_ids)
-
-    def __getitem__(self, place: int) -> bytes:
-        found: bytes = self._row_ids[place].as_py()
-        return found
 
 
 class NewRows:
@@ -75,20 +51,27 @@ class NewRows:
         hashes = claim.hash_range
         first = hashes.first_hash.to_bytes(_HASH_BYTES, "big")
         bound = hashes.last_hash + 1
-        ids: RowIds = _Ids(self._row_ids)
-        start = max(bisect.bisect_left(ids, first), bisect.bisect_right(ids, after))
-        stop = len(ids)
+        places = range(len(self))
+        start = max(
+            bisect.bisect_left(places, first, key=self._row_id),
+            bisect.bisect_right(places, after, key=self._row_id),
+        )
+        stop = len(self)
         if bound < HASH_SPACE:
-            stop = bisect.bisect_left(ids, bound.to_bytes(_HASH_BYTES, "big"))
+            stop = bisect.bisect_left(places, bound.to_bytes(_HASH_BYTES, "big"), key=self._row_id)
         start = min(start, stop)
         before = int(self._ends[start - 1]) if start else 0
         fits = int(np.searchsorted(self._ends, before + CHUNK_BYTES, side="right"))
         upto = min(stop, max(fits, start + 1)) if start < stop else start
         batch = self._versions(start, upto)
-        reached = ids[upto - 1] if upto > start else after
+        reached = self._row_id(upto - 1) if upto > start else after
         return BackfillVersions(
             versions=batch.serialize().to_pybytes(), reached=reached, end=upto == stop
         )
+
+    def _row_id(self, place: int) -> bytes:
+        found: bytes = self._row_ids[place].as_py()
+        return found
 
     def _versions(self, start: int, stop: int) -> pa.RecordBatch:
         count = stop - start
