@@ -7,6 +7,7 @@ was a fault of ours stays with its test as an `@example`.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import struct
 import sys
@@ -25,6 +26,9 @@ fuzzed = settings(
     derandomize=EXAMPLES <= 100,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+
+SECONDS = 60
+"""No bytes of this size keep a parser so long, however slow the machine: it would never end."""
 
 
 @st.composite
@@ -66,18 +70,28 @@ class Parser(NamedTuple):
     faults: tuple[bytes, ...] = ()
 
     def fuzz(self) -> None:
-        """Give it changed bytes; raises what is no refusal."""
+        """Give it changed bytes; raises what is no refusal.
+
+        Ends the process, and says where it was, when something is read without end: who waits for a
+        thread of a library cannot be interrupted.
+        """
 
         @fuzzed
         @given(hostile(*self.samples))
         def refuse(data: bytes) -> None:
-            with suppress(*self.refusals):
-                self.read(data)
+            self._take_or_refuse(data)
 
         for each in self.faults:
-            with suppress(*self.refusals):
-                self.read(each)
+            self._take_or_refuse(each)
         refuse()
+
+    def _take_or_refuse(self, data: bytes) -> None:
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
+        try:
+            with suppress(*self.refusals):
+                self.read(data)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def entered(parsers: Iterable[Parser]) -> set[CodeType]:

@@ -153,6 +153,7 @@ def write_stream(sink: Any) -> None:
 
 
 VALUE = (ValueError,)
+DELETED = written(lambda sink: pq.write_table(DELETES, sink))
 PARSERS = {
     "tokens": Parser(read_token, (TOKEN,), (token.FeedTokenError,)),
     "signed tokens": Parser(
@@ -206,8 +207,9 @@ PARSERS = {
     ),
     "deleted rows of Iceberg tables": Parser(
         functools.partial(read_file, read_deletes),
-        (written(lambda sink: pq.write_table(DELETES, sink)),),
+        (DELETED,),
         REFUSED_BY_ARROW,
+        (DELETED[:196] + b"\0" + DELETED[197:],),
     ),
     "CSV files": Parser(
         functools.partial(read_file, read_csv), (b"key,value\na,1\n",), REFUSED_BY_ARROW

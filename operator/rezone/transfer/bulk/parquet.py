@@ -67,6 +67,11 @@ def read_groups(file: Any, unit: ParquetUnit, columns: list[str] | None = None) 
     )
 
 
+def read_batches(file: Any, columns: list[str]) -> Iterator[Any]:
+    """Yield all record batches of an open file, with some columns."""
+    yield from pq.ParquetFile(file).iter_batches(ROWS_PER_BATCH, columns=columns, use_threads=False)
+
+
 def check_columns(name: str, found: list[str], schema: Any) -> None:
     """Return when a file has the columns of a schema and no others; else UnfitColumnsError."""
     missing = [each for each in schema.names if each not in found]

@@ -194,7 +194,7 @@ class _NewFiles:
     def read(self, path: str) -> Any:
         """Return the rows of a file."""
         with self.io.new_input(path).open() as stream:
-            return pq.read_table(stream)
+            return pq.ParquetFile(stream).read(use_threads=False)
 
 
 @dataclasses.dataclass(frozen=True)

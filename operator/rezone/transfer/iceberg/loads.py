@@ -15,9 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rezone.transfer.bulk.parquet import ParquetUnit, check_columns, read_groups, units_in
+from rezone.transfer.bulk.parquet import (
+    ParquetUnit,
+    check_columns,
+    read_batches,
+    read_groups,
+    units_in,
+)
 from rezone.transfer.bulk.sources import Source
 from rezone.transfer.iceberg.tables import FOOTERS_AT_ONCE, IcebergTable
+
+DELETED = pa.schema([pa.field("file_path", pa.string(), False), pa.field("pos", pa.int64(), False)])
+"""What a file of deleted rows says of each: the data file, and the row's place in it."""
 
 
 class FileColumn(NamedTuple):
@@ -201,9 +210,17 @@ def _deleted(io: Any, unit: SnapshotUnit) -> Any:
 
 
 def _of_positions(io: Any, location: str, name: str) -> Any:
+    """Return the positions that a file has of a data file. Raises ValueError when it is damaged.
+
+    In batches, as other files of a load are read: by `pq.read_table`, which reads by a dataset, a
+    thread of Arrow's meets the damage, and who waits for that thread waits without end.
+    """
+    found = [pa.array([], pa.int64())]
     with io.new_input(location).open() as file:
-        of_file = pc.field("file_path") == name
-        return pq.read_table(file, columns=["pos"], filters=of_file)["pos"]
+        for batch in read_batches(file, list(DELETED.names)):
+            rows = batch.cast(DELETED)
+            found.append(rows["pos"].filter(pc.equal(rows["file_path"], name)))
+    return pa.chunked_array(found)
 
 
 def _of_vector(io: Any, location: str, name: str) -> Any:
