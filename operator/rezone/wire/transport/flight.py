@@ -1,5 +1,6 @@
 """Flight plumbing: typed actions on both sides, errors that keep their code, channels."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -19,6 +20,10 @@ Reply = TypeVar("Reply", bound=Message)
 
 _info_encoder = msgspec.msgpack.Encoder()
 _info_decoder = msgspec.msgpack.Decoder(ErrorInfo)
+
+# gRPC reads it with its first connection. Its own resolver goes on to servers outside the cluster
+# when a name has no IPv6 address, and a call ends before they have all been silent (decision 0511).
+os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 
 _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
