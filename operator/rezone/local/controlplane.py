@@ -36,7 +36,8 @@ _STOP_GRACE_SECONDS = 8.0
 _POLL_SECONDS = 0.05
 _LOG_TAIL_LINES = 20
 _PORTS = list(range(20000, 32768))
-# What a Go program of this size needs here; the collector works harder instead of growing.
+# What a Go program of this size needs here; the collector works harder instead of growing, unless
+# the environment says otherwise.
 _GO_ENV = {"GOGC": "50"}
 _CONTROLLERS_NOT_NEEDED = (
     "cloud-node-lifecycle-controller",
@@ -141,7 +142,7 @@ class ControlPlane:
         process = spawn(
             [str(program), *arguments, *extra],
             log=self._log(name),
-            env={**os.environ, **_GO_ENV},
+            env={**_GO_ENV, **os.environ},
             cwd=self._state,
         )
         pid_file.write(process)
