@@ -8,10 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.coordination.copy_board import CopyBoard
-from rezone.controller.work.keys import ZoneKey
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
+from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.model.world import Copy
 from rezone.domain.observed.machine_limits import Rank, Turn
+from rezone.kube.api.errors import UnreadableError
 from rezone.resources.zone_status import DataNodeStatus, DistributionZoneStatus
 from rezone.wire.messages import CopyProgress, ReplicaReport, Role
 
@@ -120,3 +123,20 @@ async def test_a_zone_that_is_gone_is_not_waited_for() -> None:
     made = board(a, b)
     made.forget(B)
     assert ask(made, a, 0) == [0]
+
+
+@pytest.mark.proves("TR-03")
+async def test_a_zone_that_cannot_be_read_is_not_waited_for() -> None:
+    """Copies of all zones would wait half a minute after each restart, as long as it is there."""
+    coordinator, a = Coordinator(cast("Any", None), CoordinatorSettings(), 1), Zone(A)
+    coordinator.copy_board.expect([B])
+    assert ask(coordinator.copy_board, a, 0) == []
+
+    async def fails(_: ObjectKey) -> float | None:
+        raise UnreadableError("status.dataNodes")
+
+    coordinator.register(Kind.ZONE, fails)
+    with pytest.raises(UnreadableError):
+        await coordinator._reconcile(B.object_key)
+    assert ask(coordinator.copy_board, a, 0) == [0]
+    await coordinator.close()
