@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from rezone.resources.copy_progress import CopiesProgress
 from rezone.resources.machine_status import MachineStatus, SparkCopies
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
@@ -228,6 +229,7 @@ class RegionMigrationStatus(MachineStatus):
     context: MigrationContext | None = None
     recovery: RecoveryStatus | None = None
     copies: SparkCopies | None = None
+    copy_progress: CopiesProgress | None = None
     write_unavailable_milliseconds: Count | None = Field(
         default=None,
         description="For how long the transfer stopped writes to the partition, as the new leader "

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
+from rezone.resources.copy_progress import CopiesProgress
 from rezone.resources.machine_status import MachineStatus, SparkWatch
 from rezone.resources.meta import Column as PrinterColumn
 from rezone.resources.meta import CrdMeta, Rule
@@ -20,7 +21,6 @@ from rezone.resources.model import (
 )
 
 MOVES_MAX = 1024
-SAMPLES_MAX = 8
 PARTITION_GAPS_MAX = 64
 RANGES_MAX = 1000
 """How many ranges of partitions a plan's reasons name in all: about 30 KiB of the status."""
@@ -211,13 +211,6 @@ class PlanSummary(Model):
     ] = Field(default=(), description="Why each partition whose replicas move does so.")
 
 
-class ProgressSample(Model):
-    """How many bytes had been copied at one time."""
-
-    time: Time = Field(description="When.")
-    bytes_done: Count = Field(description="Bytes copied by then.")
-
-
 class PartitionGap(Model):
     """For how long the transfer of a partition's leader, or its cut-over, stopped writes."""
 
@@ -254,45 +247,25 @@ class ClientsServed(Model):
     max_percent: Count = Field(description="The most of one sample.")
 
 
-class TaskProgress(Model):
+class TaskProgress(CopiesProgress):
     """How far a task is."""
 
     moves_total: Count = Field(default=0, description="Replicas to be copied.")
     moves_done: Count = Field(default=0, description="Replicas that are copied and in use.")
     leader_moves_total: Count = Field(default=0, description="Leaderships to be handed over.")
     leader_moves_done: Count = Field(default=0, description="Leaderships handed over.")
-    bytes_total: Count = Field(default=0, description="Bytes to be copied, about.")
-    bytes_done: Count = Field(default=0, description="Bytes copied.")
-    rows_total: Count = Field(
-        default=0,
-        description="Rows to be copied, about; each version of a row that is kept counts.",
-    )
-    rows_done: Count = Field(default=0, description="Rows copied, about.")
-    skew_percent: Count | None = Field(
-        default=None,
-        description="The bytes of the largest copy, or range, in percent of the mean one: 100 when "
-        "all are equally large; absent while no bytes are known.",
-    )
-    copy_started_time: Time | None = Field(
-        default=None,
-        description="When the first bytes had arrived; Spark needs a while before them.",
-    )
-    bytes_per_second: Count = Field(
-        default=0,
-        description="The rate over the last minute; 0 when nothing has moved in that time.",
-    )
-    seconds_left: Count | None = Field(
-        default=None,
-        description="How long the rest takes at that rate; absent when nothing moves.",
-    )
-    samples: Annotated[
-        tuple[ProgressSample, ...],
-        Field(max_length=SAMPLES_MAX, json_schema_extra={"x-list-type": "atomic"}),
-    ] = Field(default=(), description="What the rate is computed from.")
     clients_served: ClientsServed | None = Field(
         default=None,
         description="How busy data nodes were with clients meanwhile; absent while it is unknown.",
     )
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """The replicas that are copied, and the leaderships handed over, each of all."""
+        return (
+            (self.moves_done, self.moves_total),
+            (self.leader_moves_done, self.leader_moves_total),
+        )
 
 
 class RebalanceTaskStatus(MachineStatus):

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from rezone.resources.conditions import ConditionedStatus
+from rezone.resources.copy_progress import RepairProgress
 from rezone.resources.machine_status import SparkCopies
 from rezone.resources.model import CompactText, Count, Model, NodeNumber, ShortText, Time
 
@@ -256,3 +257,4 @@ class DistributionZoneStatus(ConditionedStatus):
     assignments: Assignments = Assignments()
     rollout: RolloutStatus | None = None
     repair_copies: SparkCopies | None = None
+    repair_progress: RepairProgress | None = None

@@ -11,8 +11,9 @@ from resharding_world import NewRange, Zone
 from worlds import NEW, NOW, record, text
 
 from rezone.domain.rebalance import estimates
-from rezone.domain.rebalance.run import with_rate, without_falling
-from rezone.resources.task import SAMPLES_MAX, ClientsServed, ProgressSample, TaskProgress
+from rezone.domain.rebalance.progress import with_rate, without_falling
+from rezone.resources.copy_progress import SAMPLES_MAX, ProgressSample
+from rezone.resources.task import ClientsServed, TaskProgress
 from rezone.resources.task import TaskState as S
 from rezone.wire.messages import CopyProgress
 

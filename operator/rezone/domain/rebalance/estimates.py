@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from rezone.resources.task import ProgressSample
+from rezone.resources.copy_progress import ProgressSample
 
 WINDOW_SECONDS = 60
 SAMPLE_SECONDS = 10

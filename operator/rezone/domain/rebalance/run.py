@@ -15,6 +15,7 @@ from rezone.domain.model.world import MigrationView, ZoneView
 from rezone.domain.observed.write_gaps import unavailability
 from rezone.domain.rebalance import estimates
 from rezone.domain.rebalance.clients_served import busiest, with_clients_served
+from rezone.domain.rebalance.progress import is_worth_writing, with_rate, without_falling
 from rezone.domain.rebalance.survey import Reasons, Survey, has_switched, survey
 from rezone.domain.routing.topology_text import Topology
 from rezone.resources.conditions import Reason
@@ -29,8 +30,6 @@ from rezone.wire.messages import NodeId, PartitionId
 
 NAME_LENGTH_MAX = 63
 SUFFIX_LENGTH_MAX = 20  # "-back-16383-99999" and its like
-PROGRESS_STEPS = 100
-"""Progress is written in steps of a hundredth: each write is a round trip to the API server."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,78 +222,3 @@ def progress_of(
     )
     new = with_rate(without_falling(counted, old), old, now)
     return with_clients_served(new, old, served_percent)
-
-
-def without_falling(new: TaskProgress, old: TaskProgress) -> TaskProgress:
-    """Return what was counted, with bytes and rows that do not fall while no copy is lost (B-10).
-
-    They are estimates of replicas that answer: one that is silent for a moment has none. The skew
-    is that of the time when most bytes were known.
-    """
-    size, size_done = _not_below(new, old, "bytes")
-    rows, rows_done = _not_below(new, old, "rows")
-    known = new.skew_percent if new.bytes_total >= old.bytes_total else None
-    return new.model_copy(
-        update={
-            "bytes_total": size,
-            "bytes_done": size_done,
-            "rows_total": rows,
-            "rows_done": rows_done,
-            "skew_percent": old.skew_percent if known is None else known,
-        }
-    )
-
-
-def _not_below(new: TaskProgress, old: TaskProgress, what: str) -> tuple[int, int]:
-    """Return how much there is in all, and how much is done."""
-    total: int = max(getattr(each, f"{what}_total") for each in (new, old))
-    done: int = getattr(new, f"{what}_done")
-    if new.moves_done >= new.moves_total:
-        done = total
-    elif new.moves_done >= old.moves_done:
-        done = max(done, getattr(old, f"{what}_done"))
-    return total, min(done, total)
-
-
-def with_rate(new: TaskProgress, old: TaskProgress, now: datetime) -> TaskProgress:
-    """Return the progress with its rate over the last minute and the time left (B-10).
-
-    The rate is known from the second observation on; that of a finished copy stays.
-    """
-    at = now.replace(microsecond=0)  # the status has whole seconds
-    started, samples, rate = old.copy_started_time, old.samples, old.bytes_per_second
-    left = max(0, new.bytes_total - new.bytes_done)
-    if new.bytes_done or samples:
-        started = started or at
-        samples = estimates.observe(samples, new.bytes_done, at)
-        known = estimates.bytes_per_second(samples, new.bytes_done, at)
-        if known is not None and (left or new.bytes_done != old.bytes_done):
-            rate = known
-    return new.model_copy(
-        update={
-            "copy_started_time": started,
-            "bytes_per_second": rate,
-            "seconds_left": estimates.seconds_left(left, rate) if samples else None,
-            "samples": samples,
-        }
-    )
-
-
-def is_worth_writing(old: TaskProgress, new: TaskProgress) -> bool:
-    """Return whether progress has come a step further, or its rate is due.
-
-    A rate is due with each new sample, so that it also falls while the bytes stand still.
-    """
-    return _step_of(old) != _step_of(new) or (
-        new.samples[-1:] != old.samples[-1:]
-        and (new.bytes_done, new.bytes_per_second) != (old.bytes_done, old.bytes_per_second)
-    )
-
-
-def _step_of(progress: TaskProgress) -> tuple[int, ...]:
-    pairs = (
-        (progress.moves_done, progress.moves_total),
-        (progress.leader_moves_done, progress.leader_moves_total),
-        (progress.bytes_done, progress.bytes_total),
-    )
-    return tuple(done * PROGRESS_STEPS // total if total else -1 for done, total in pairs)

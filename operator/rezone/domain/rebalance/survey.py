@@ -215,7 +215,7 @@ def _count(
         found.leaders_done += record.leader == new[0]
     if not added:
         return
-    rows, size = _size_of(view, partition, record)
+    rows, size = size_of(view, partition, record)
     for node in added:
         found.copies_total += 1
         found.rows_total += rows
@@ -232,7 +232,7 @@ def _count(
             found.bytes_done += min(report.copy.bytes, size)
 
 
-def _size_of(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> tuple[int, int]:
+def size_of(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> tuple[int, int]:
     """Return the rows and bytes that the leader estimates, or a follower while it is silent."""
     for node in (record.leader, *record.isr):
         report = view.report(partition, node)

@@ -8,7 +8,8 @@ from rezone.domain.model.resharding_view import ReshardingView
 from rezone.domain.observed.write_gaps import cut_overs
 from rezone.domain.rebalance.clients_served import with_clients_served
 from rezone.domain.rebalance.estimates import skew_percent
-from rezone.domain.rebalance.run import Planner, is_worth_writing, with_rate, without_falling
+from rezone.domain.rebalance.progress import is_worth_writing, with_rate, without_falling
+from rezone.domain.rebalance.run import Planner
 from rezone.domain.resharding.overwrites import NOBODY_ASKS
 from rezone.resources.conditions import Reason
 from rezone.resources.task import RebalanceTaskSpec, RebalanceTaskStatus, TaskProgress, TaskState
