@@ -84,8 +84,9 @@ class Zone:
 
     def fetch_all_routes(self) -> list[RouteTable]:
         """Fetch the routes of each data node that answers; NotReadyError when nobody does."""
-        first = self.fetch_routes()
-        return [first, *self._dispatcher.fetch_all_routes()]
+        found = self._dispatcher.fetch_all_routes()
+        # Whoever answers later than all others knows who these are.
+        return found or [self.fetch_routes(), *self._dispatcher.fetch_all_routes()]
 
     def fetch_routes(self) -> RouteTable:
         """Fetch routes from whoever answers; NotReadyError when nobody does in time."""
