@@ -54,12 +54,12 @@ class Case:
         if self.state not in ("", S.SELECT_CANDIDATE):
             usual: dict[str, Any] = {"partition": 0, "from_node": 0, "to_node": 1}
             context = MigrationContext(**(usual | self.context))
+        times: dict[str, Any] = {
+            "history": (Transition(state=self.state or "x", time=NOW),),
+            "deadline_time": NOW + timedelta(seconds=10),
+        }
         status = RegionMigrationStatus(
-            state=self.state,
-            context=context,
-            history=(Transition(state=self.state or "x", time=NOW),),
-            deadline_time=NOW + timedelta(seconds=10),
-            **self.status,
+            state=self.state, context=context, **(times | self.status)
         )
         spec = RegionMigrationSpec(**({"zone_name": "z", "partition": 0} | self.spec))
         return migration.decide(spec, status, self.world.view(), self.now, 3, name="m")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rezone.resources.model import Count, Model, Time
+from rezone.resources.model import Count, Model, NodeNumber, Time
 
 SAMPLES_MAX = 8
 
@@ -61,6 +61,10 @@ class RepairProgress(CopiesProgress):
         default=0, description="Replicas that have needed a copy since these repairs began."
     )
     copies_done: Count = Field(default=0, description="Of those, how many need none any more.")
+    data_nodes: Annotated[
+        tuple[NodeNumber, ...],
+        Field(max_length=1024, json_schema_extra={"x-list-type": "atomic"}),
+    ] = Field(default=(), description="The data nodes whose replicas still need a copy.")
 
     @property
     def counts(self) -> tuple[tuple[int, int], ...]:

@@ -17,7 +17,6 @@ from rezone.resources.model import (
     Name,
     NodeNumber,
     ShortText,
-    Time,
 )
 
 MOVES_MAX = 1024

@@ -232,6 +232,11 @@ def repairs_by_spark(zone: Json) -> bool:
     return bool(copies.get("application"))
 
 
+def repair_progress(zone: Json) -> Json:
+    """Return how far the zone's own copies are, as its status says; empty without any."""
+    return (zone.get("status") or {}).get("repairProgress") or {}
+
+
 async def succeeds(api: KubeApi, name: str, replicas: tuple[int, ...], partition: int) -> Json:
     """Wait until a task has moved its partition and nothing is left of it."""
     task = await until(api, TASKS, name, has_ended, seconds=DRIVER_SECONDS)
@@ -337,13 +342,13 @@ async def test_killed_around_a_spark_application_that_is_cancelled(
 
 
 @pytest.mark.usefixtures("lives")
-@pytest.mark.proves("OP-04", "B-06")
+@pytest.mark.proves("OP-04", "B-06", "SP-10")
 async def test_migrations_and_lost_replicas_are_copied_by_spark(
     cluster: TestCluster, api: KubeApi, standby: OperatorProcess
 ) -> None:
     """A person's migration and the zone itself own applications, which copy what they need.
 
-    Only a rebalance's large copies would go by Spark.
+    Only a rebalance's large copies would go by Spark, and tell how far they are.
     """
     async with led_by(api, NAMESPACE, standby):
         zone = await zone_of(api)
@@ -354,13 +359,24 @@ async def test_migrations_and_lost_replicas_are_copied_by_spark(
         (lost,) = [p for p in pods if p["metadata"]["labels"].get(NODE_ID_LABEL) == str(other)]
         await api.delete(f"{PODS}/{lost['metadata']['name']}")
         # When all is copied the application is deleted, or has ended: whichever comes first.
-        await until(api, ZONES, ZONE, repairs_by_spark, seconds=DRIVER_SECONDS)
+        told = await until(
+            api,
+            ZONES,
+            ZONE,
+            lambda z: repairs_by_spark(z) and repair_progress(z),
+            seconds=DRIVER_SECONDS,
+        )
+        assert repair_progress(told)["dataNodes"] == [other]
+        assert repair_progress(told)["copiesTotal"] > 0
         await until(api, ZONES, ZONE, lambda z: not repairs_by_spark(z), seconds=DRIVER_SECONDS)
+        await until(api, ZONES, ZONE, lambda z: not repair_progress(z), seconds=DRIVER_SECONDS)
         await check_settled(api, NAMESPACE, ZONE)
 
         cluster.apply(migration_manifest(NAMESPACE, "moved", ZONE, 2, other))
         moved = await until(api, MIGRATIONS, "moved", has_moved, seconds=DRIVER_SECONDS)
         assert state_of(moved) == MigrationState.SUCCEEDED, moved["status"]
+        copied = moved["status"]["copyProgress"]
+        assert copied["rowsDone"] == copied["rowsTotal"]
         name = moved["status"]["copies"]["application"]
         made = await api.get(f"{APPLICATIONS}/{name}")
         (owner,) = made["metadata"]["ownerReferences"]

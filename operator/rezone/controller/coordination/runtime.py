@@ -21,6 +21,7 @@ from rezone.controller.work.settings import CoordinatorSettings
 from rezone.domain.assignment.outdated import known_later
 from rezone.domain.model.world import CopyKey, RouteChange
 from rezone.domain.observed.copy_watch import CopyWatch
+from rezone.domain.rebalance.repair_progress import SeenRepairs
 from rezone.domain.resharding.observe import RangeKey
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.domain.zone.status import Obstacle
@@ -103,7 +104,7 @@ class ZoneRuntime:
         self.copies: Comparisons[CopyKey] = Comparisons("copy")
         self.ranges: Comparisons[RangeKey] = Comparisons("range")
         self.obstacle: Obstacle | None = None
-        self.copies_by_spark = False
+        self.repairs: SeenRepairs | None = None
         self.volumes: SeenVolumes | None = None
         # By the task's uid: whose objects have the names of migrations that its last pass wanted.
         self.taken_names: dict[str, Mapping[str, str]] = {}

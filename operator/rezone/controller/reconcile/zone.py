@@ -40,6 +40,9 @@ from rezone.domain.model.world import ZoneView
 from rezone.domain.observed import hearing, maintenance
 from rezone.domain.observed.rollout import RolloutDecision
 from rezone.domain.observed.volumes import Growth
+from rezone.domain.rebalance import repair_progress
+from rezone.domain.rebalance.estimates import SAMPLE_SECONDS
+from rezone.domain.rebalance.repair_progress import SeenRepairs
 from rezone.domain.repair import handover
 from rezone.domain.repair.repairs import lease_ends_in
 from rezone.domain.resharding import overwrites
@@ -141,7 +144,7 @@ class ZoneReconciler:
             decided.wake_seconds,
             _obstacle_in(known, runtime.obstacle),
             _volumes_in(before, runtime.volumes),
-            REPAIR_SECONDS if runtime.copies_by_spark else math.inf,
+            _repairs_in(written.status, runtime.repairs),
         )
 
     # --- observe -----------------------------------------------------------------------------
@@ -244,6 +247,7 @@ class ZoneReconciler:
                 rollout,
                 task=task_name(zone.metadata.name, observed.tasks, planned.status.assignments),
                 obstacle=runtime.obstacle,
+                repairs=runtime.repairs,
                 volumes=runtime.volumes.growth if runtime.volumes is not None else None,
                 told=maintenance.told(
                     planned.status.data_nodes,
@@ -315,7 +319,7 @@ class ZoneReconciler:
         mending = ZoneMending(self._c, zone, runtime, store, observed)
         changed = await mending.run()
         runtime.obstacle = runtime.obstacle or mending.obstacle
-        runtime.copies_by_spark = mending.by_spark
+        runtime.repairs = mending.repairs
         self._inform(zone, runtime, status)
         await runtime.notify()
         await self._tasks.ensure(zone, observed.tasks)
@@ -350,6 +354,15 @@ def _volumes_in(before: SeenVolumes | None, after: SeenVolumes | None) -> float:
     if new != old:
         return NEW_OBSTACLE_SECONDS
     return math.inf if new is None else GROWING_SECONDS
+
+
+def _repairs_in(status: DistributionZoneStatus | None, seen: SeenRepairs | None) -> float:
+    """Return after how many seconds the zone's own copies are to be told or looked at again."""
+    written = status.repair_progress if status is not None else None
+    by_spark = seen is not None and seen.by_spark
+    if by_spark or repair_progress.told(written, seen) != written:
+        return REPAIR_SECONDS
+    return math.inf if written is None else SAMPLE_SECONDS
 
 
 def _with_first_stable(
@@ -399,6 +412,7 @@ def _with_conditions(
     *,
     task: str,
     obstacle: Obstacle | None,
+    repairs: SeenRepairs | None,
     volumes: Growth | None,
     told: maintenance.Told | None,
     now: datetime,
@@ -413,6 +427,7 @@ def _with_conditions(
             "under_replicated": health.partitions - health.in_sync,
             "current_task": task,
             "rollout": rollout.status,
+            "repair_progress": repair_progress.told(status.repair_progress, repairs),
             "conditions": zone_conditions(
                 status.conditions,
                 health,

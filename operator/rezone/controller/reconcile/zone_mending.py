@@ -21,6 +21,7 @@ from rezone.domain.assignment.missing_replicas import missing_replicas
 from rezone.domain.assignment.standbys import standby_changes
 from rezone.domain.model.world import RouteChange, ZoneView
 from rezone.domain.observed.readiness import comparisons
+from rezone.domain.rebalance.repair_progress import SeenRepairs, repair_progress
 from rezone.domain.repair import handover
 from rezone.domain.repair.repairs import missing_copies, refused_proposals, repairs, strays
 from rezone.domain.routing.route_records import RouteRecords
@@ -63,7 +64,7 @@ async def unplaced_replicas(
 class ZoneMending:
     """The mending of one pass over one zone.
 
-    `obstacle` is what its copies wait for; `by_spark` says that they need another pass soon.
+    `obstacle` is what its copies wait for, `repairs` how far they are.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ZoneMending:
         self._store = store
         self._observed = observed
         self.obstacle: Obstacle | None = None
-        self.by_spark = False
+        self.repairs = SeenRepairs(zone.status.repair_progress if zone.status is not None else None)
 
     async def run(self) -> bool:
         """Mend what can be; whether the route table has changed, and another pass is due now."""
@@ -142,13 +143,19 @@ class ZoneMending:
         own_copies = ZoneRepairs(self._c, self._zone, self._runtime)
         task_copies = any(map(copies_now, self._observed.tasks))
         missing = missing_copies(view, task_copies=task_copies)
-        if self._runtime.fence is None or not (missing or own_copies.state is not None):
+        wanted = bool(missing) or own_copies.state is not None
+        known = self.repairs.progress
+        if self._runtime.fence is None or not (wanted or known is not None):
             return
         own = await migrations_of(self._c, self._zone)
         migrations = tuple(migration_view(each, view.generation) for each in own)
         view = dataclasses.replace(view, migrations=migrations)
-        self.obstacle = await own_copies.run(view, task_copies=task_copies)
-        self.by_spark = bool(own_copies.state is not None and own_copies.state.application)
+        if wanted:
+            self.obstacle = await own_copies.run(view, task_copies=task_copies)
+        self.repairs = SeenRepairs(
+            repair_progress(view, known, utc_now(), task_copies=task_copies),
+            by_spark=bool(own_copies.state is not None and own_copies.state.application),
+        )
 
     async def _rearrange(self, view: ZoneView) -> bool:
         """Stop replicas without a place, move leaders and standbys to better ones."""

@@ -4,9 +4,11 @@ from rezone.domain.migration.run import Run
 from rezone.domain.model.world import Copy, DeleteSparkApplication
 from rezone.domain.observed.spark_states import ENDED
 from rezone.domain.rebalance.bulk_copies import BulkCopies
+from rezone.domain.rebalance.progress import with_rate, without_falling
 from rezone.domain.rebalance.run import child_name
-from rezone.domain.rebalance.survey import Needed
+from rezone.domain.rebalance.survey import Needed, size_of
 from rezone.resources.conditions import Reason
+from rezone.resources.copy_progress import CopiesProgress
 from rezone.resources.machine_status import SparkCopies
 from rezone.wire.messages import ReplicaReport
 
@@ -52,6 +54,24 @@ def _bulk(run: Run, report: ReplicaReport, size: int) -> BulkCopies:
         now=run.now,
         name_of=lambda attempt: child_name(run.name, f"move-{attempt}"),
     )
+
+
+def note_progress(run: Run) -> None:
+    """Note how far the candidate's copy is; nothing for one that has needed none (SP-10)."""
+    old = run.status.copy_progress
+    report = run.view.report(run.partition, run.context.to_node)
+    if old is None and (report is None or not report.needs_snapshot):
+        return
+    before = old or CopiesProgress()
+    rows, size = size_of(run.view, run.partition, run.record)
+    counted = CopiesProgress(bytes_total=size, rows_total=rows)
+    if report is not None and not report.needs_snapshot:
+        size, rows = max(size, before.bytes_total), max(rows, before.rows_total)
+        counted = CopiesProgress(bytes_total=size, bytes_done=size, rows_total=rows, rows_done=rows)
+    elif report is not None and report.copy is not None:
+        arrived, arrived_rows = min(report.copy.bytes, size), min(report.copy.rows, rows)
+        counted = counted.model_copy(update={"bytes_done": arrived, "rows_done": arrived_rows})
+    run.copy_progress = with_rate(without_falling(counted, before), before, run.now)
 
 
 def is_copying(run: Run) -> bool:

@@ -17,7 +17,7 @@ from rezone.domain.assignment.missing_replicas import replacement
 from rezone.domain.assignment.slots import Slots
 from rezone.domain.machines.statuses import Decision
 from rezone.domain.migration import recovery, takeover
-from rezone.domain.migration.copy import copy_candidate
+from rezone.domain.migration.copy import copy_candidate, note_progress
 from rezone.domain.migration.run import Run, why_never_compared
 from rezone.domain.model.world import ZoneView
 from rezone.domain.observed.readiness import (
@@ -274,6 +274,7 @@ def open_candidate(run: Run) -> bool:  # noqa: PLR0911 - one return for each edg
     """Open the candidate's replica, copy, verify, and wait until it is close (RM-03)."""
     view, record, context = run.view, run.record, run.context
     node = context.to_node
+    note_progress(run)
     if record.leader == node:
         return run.go("candidate leads")
     if run.roll_back_if_asked():

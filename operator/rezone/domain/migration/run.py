@@ -18,8 +18,10 @@ from rezone.domain.model.world import ChangeRoutes, RouteChange, ZoneView
 from rezone.domain.observed.leader_transfer import LeaderTransfer
 from rezone.domain.observed.readiness import is_uncompared, node_is_gone
 from rezone.domain.observed.write_gaps import gap_ms
+from rezone.domain.rebalance.progress import is_worth_writing
 from rezone.domain.routing.routes import Refusal
 from rezone.resources.conditions import Reason
+from rezone.resources.copy_progress import CopiesProgress
 from rezone.resources.machine_status import WaitingReason
 from rezone.resources.migration import (
     MigrationContext,
@@ -69,6 +71,7 @@ class Run(MachineRun[RegionMigrationStatus]):
         self.spec = spec
         self.view = view
         self.name = name
+        self.copy_progress: CopiesProgress | None = None
         self._behind: list[str] = []
 
     @property
@@ -193,7 +196,14 @@ class Run(MachineRun[RegionMigrationStatus]):
         return self.wait_briefly(self.change_route(*steps) or "the route is being written")
 
     def settle_progress(self) -> None:
-        """Write for how long writes have stopped, with whatever else is written."""
+        """Write how far the copy is, and with whatever else for how long writes have stopped.
+
+        The copy in steps, and not alone while it may be over in a moment.
+        """
+        new, old = self.copy_progress, self.status.copy_progress or CopiesProgress()
+        step = self.waits_long and new is not None and is_worth_writing(old, new)
+        if new is not None and (step or self.status != self.before):
+            self.update(copy_progress=new)
         status, context = self.status, self.status.context
         if context is None or not context.next_epoch or status == self.before:
             return

@@ -86,9 +86,9 @@ def _bulk(
 
 def _needed(view: ZoneView) -> tuple[Needed, ...]:
     """Return all copies that the zone has to make, those under way among them."""
-    found = []
+    found, moving = [], candidates(view)
     for partition, source, targets in replicas_in_need(view):
-        own = tuple(n for n in targets if not _is_migrations(view, partition, n))
+        own = tuple(n for n in targets if (partition, n) not in moving)
         if not own:
             continue
         leader = view.report(partition, source)
@@ -100,11 +100,9 @@ def _needed(view: ZoneView) -> tuple[Needed, ...]:
     return tuple(found)
 
 
-def _is_migrations(view: ZoneView, partition: PartitionId, node: NodeId) -> bool:
-    """Return whether a migration looks after a copy: it may be a large one, by Spark."""
-    return any(
-        not m.terminal and (m.partition, m.candidate) == (partition, node) for m in view.migrations
-    )
+def candidates(view: ZoneView) -> frozenset[tuple[PartitionId, NodeId | None]]:
+    """Return the replicas that migrations look after: a copy may be a large one, by Spark."""
+    return frozenset((m.partition, m.candidate) for m in view.migrations if not m.terminal)
 
 
 def _not_under_way(view: ZoneView, action: Action) -> Action:

@@ -79,10 +79,18 @@ def replicas_in_need(
         # What is sealed ends soon, and its rows are elsewhere.
         if record.sealed or leader is None or leader.role is not Role.LEADER:
             continue
-        assigned = record.replicas if view.pending is None else view.assigned(partition) or ()
         without = without_data(view, partition, among=record.replicas)
-        if nodes := tuple(n for n in record.replicas if n in without and n in assigned):
+        if nodes := tuple(n for n in places(view, partition) if n in without):
             yield partition, record.leader, nodes
+
+
+def places(view: ZoneView, partition: PartitionId) -> tuple[NodeId, ...]:
+    """Return the replicas of a route that the zone looks after, not those that a task adds."""
+    replicas = view.routes[partition].replicas
+    if view.pending is None:
+        return replicas
+    assigned = view.assigned(partition) or ()
+    return tuple(n for n in replicas if n in assigned)
 
 
 def strays(view: ZoneView) -> tuple[StopReplica, ...]:
