@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,13 @@ from rezone.cli.show import stream_lines
 from rezone.domain.routing import routes
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.resources.conditions import ConditionType, Reason, condition_of
+from rezone.resources.copy_progress import CopiesProgress, RepairProgress
+from rezone.resources.migration import (
+    MigrationState,
+    RegionMigration,
+    RegionMigrationSpec,
+    RegionMigrationStatus,
+)
 from rezone.resources.model import ObjectMeta
 from rezone.resources.task import (
     RebalanceTask,
@@ -108,6 +116,39 @@ def test_a_task_has_a_line_of_what_it_moves(kind: TaskType, words: str) -> None:
         f"z-7: Switching, {words}, 6,000 of 8,000 rows, 6 of 8 MB, 2 MB/s, skew 1.25, "
         "1 s left, (CuttingOver: 1)"
     )
+
+
+@pytest.mark.proves("SP-10", "OB-04")
+def test_repairs_and_copies_of_leader_transfers_have_a_line_each() -> None:
+    """Who waits for a lost data node to be refilled would see rebalances alone."""
+    copied: dict[str, Any] = {
+        "bytes_total": 8_000_000,
+        "bytes_done": 6_000_000,
+        "rows_total": 8000,
+        "rows_done": 6000,
+        "bytes_per_second": 2_000_000,
+        "seconds_left": 1,
+    }
+    repairs = RepairProgress(
+        copies_total=9, copies_done=4, data_nodes=(2, 5), skew_percent=125, **copied
+    )
+    zone = ZONE.model_copy(update={"status": DistributionZoneStatus(repair_progress=repairs)})
+    going = RegionMigration(
+        metadata=ObjectMeta(name="m"),
+        spec=RegionMigrationSpec(zone_name="z", partition=3),
+        status=RegionMigrationStatus(
+            state=MigrationState.OPEN_CANDIDATE,
+            copy_progress=CopiesProgress(**copied),
+            waiting_for="node 1 copies a snapshot",
+        ),
+    )
+    ended = RegionMigrationStatus(state=MigrationState.SUCCEEDED, copy_progress=CopiesProgress())
+    others = [going.model_copy(update={"status": status}) for status in (None, ended)]
+    told = "6,000 of 8,000 rows, 6 of 8 MB, 2 MB/s"
+    assert progress_lines(progress(zone, (), [going, *others])) == [
+        f"m: OpenCandidate, partition 3, {told}, 1 s left, (node 1 copies a snapshot)",
+        f"repairs of data nodes 2, 5: copies 4/9, {told}, skew 1.25, 1 s left",
+    ]
 
 
 def test_indexes_that_are_built_have_a_line_each() -> None:

@@ -41,7 +41,8 @@ from rezone.console.views.tasks import Standing, task_view
 from rezone.console.views.zones import PAGE_NODES, Shown, zone_view
 from rezone.domain.routing.route_records import RouteRecords
 from rezone.report.words import bytes_text, seconds_text
-from rezone.resources.machine_status import WaitedFor, WaitingReason
+from rezone.resources.copy_progress import CopiesProgress, RepairProgress
+from rezone.resources.machine_status import SparkCopies, WaitedFor, WaitingReason
 from rezone.resources.migration import (
     MigrationState,
     RegionMigration,
@@ -318,6 +319,42 @@ def test_a_rebalance_says_how_many_rows_it_has_copied_and_how_uneven_they_are() 
         text = " ".join(re.sub(r"<[^>]*>", " ", found["progress"]).split())
         assert f"Skew {skew}" in text
         assert ("Rows 1,500 of about 4,000" in text) == (status is told), text
+
+
+def words_of(section: str) -> str:
+    """Return the text of a section as a person reads it."""
+    return " ".join(re.sub(r"<[^>]*>", " ", section).split())
+
+
+@pytest.mark.proves("OB-03", "SP-10")
+def test_repairs_and_the_copy_of_a_leader_transfer_say_how_far_they_are() -> None:
+    """Who looks at a zone that refills a data node would see that nothing moves."""
+    repairs = RepairProgress(
+        copies_total=9, copies_done=4, data_nodes=(2, 5), rows_total=40, rows_done=15, seconds_left=7
+    )
+    zone = zone_of(BEFORE)
+    assert zone.status is not None
+    status = zone.status.model_copy(update={"repair_progress": repairs})
+    for told, shown in ((status, True), (zone.status, False)):
+        seen = ObservedZone(
+            zone=zone.model_copy(update={"status": told}), routes=RouteRecords(records_of(BEFORE))
+        )
+        text = words_of(Pages().sections("zone", ("tasks",), seen=seen)["tasks"])
+        assert ("Data nodes 2, 5 Copies 4 of 9" in text) == shown
+        assert ("Rows 15 of about 40 Skew unknown" in text) == shown
+    copy = RegionMigrationStatus(
+        state=MigrationState.OPEN_CANDIDATE,
+        copies=SparkCopies(attempt=1, application="m-move-1"),
+        copy_progress=CopiesProgress(rows_total=40, rows_done=15, seconds_left=7),
+    )
+    migration = RegionMigration(
+        metadata=ObjectMeta(name="m", namespace="shop"),
+        spec=RegionMigrationSpec(zone_name="orders", partition=0),
+        status=copy,
+    )
+    found = Pages().sections("migration", ("head",), migration=migration, address="/x")
+    text = words_of(found["head"])
+    assert "Rows 15 of about 40 Rate 0 B/s Time left 7 s It travels by Spark, m-move-1" in text
 
 
 @pytest.mark.proves("OB-03", "OB-05")

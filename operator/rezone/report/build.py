@@ -142,7 +142,7 @@ def transfer_report(
     """Return the report of a leader transfer; `others` are those of its zone."""
     status = migration.status if migration.status is not None else RegionMigrationStatus()
     told, row = condition(status, ConditionType.SUCCEEDED), transfer_row(migration, now)
-    copies, context = status.copies, status.context
+    copies, done, context = status.copies, status.copy_progress, status.context
     end = status.finished_time or now
     before = _transfer_before(migration, others)
     owners = (ref for ref in migration.metadata.owner_references if ref.kind == "RebalanceTask")
@@ -164,6 +164,8 @@ def transfer_report(
         seconds=row.seconds,
         write_unavailable_milliseconds=status.write_unavailable_milliseconds,
         copied=context is not None and context.opened_candidate,
+        bytes_done=done.bytes_done if done is not None else None,
+        rows_done=done.rows_done if done is not None else None,
         by_spark=copies.application if copies is not None else "",
         old_leader_policy=migration.spec.old_leader_policy,
         retain_old_leader_until_time=status.retain_old_leader_until_time,

@@ -9,7 +9,8 @@ class TransferReport(Document):
     """What `rezone report` shows of a RegionMigration. The history of states is the newest 32.
 
     `task` is the rebalance that has made it, empty for one that a person has applied. `recovery`
-    says what an unclean election has given up. `before` is the last transfer of the same partition
+    says what an unclean election has given up. `bytes_done` and `rows_done` are of the copy that the
+    new leader's replica was made by, absent where it was over at once. `before` is the last transfer of the same partition
     that had ended when this one began.
     """
 
@@ -31,6 +32,8 @@ class TransferReport(Document):
     seconds: int | None = None
     write_unavailable_milliseconds: int | None = None
     copied: bool = False
+    bytes_done: int | None = None
+    rows_done: int | None = None
     by_spark: str = ""
     old_leader_policy: str
     retain_old_leader_until_time: Time | None = None

@@ -71,9 +71,10 @@ def _zones(view: ZoneList) -> RenderableType:
 
 
 def _progress(view: Progress) -> RenderableType:
-    if not view.tasks and not view.indexes:
-        return Text(text.clean(f"zone {view.zone} has no RebalanceTask"))
-    return Group(_tasks(view.tasks), *(_plain(f"index {line}") for line in view.indexes))
+    beside = [_plain(line) for line in text.beside_tasks(view)]
+    if view.tasks:
+        return Group(_tasks(view.tasks), *beside)
+    return Group(*beside) if beside else _plain(f"zone {view.zone} has no RebalanceTask")
 
 
 def _tasks(rows: tuple[TaskRow, ...]) -> RenderableType:

@@ -9,7 +9,7 @@ from rezone.cli.look import explain, planned, views
 from rezone.domain.zone.what_if import Question
 from rezone.kube.api.client import Kube
 from rezone.kube.api.errors import MissingError
-from rezone.kube.api.kinds import ConfigMap, Kind, TaskKind, ZoneKind
+from rezone.kube.api.kinds import ConfigMap, Kind, MigrationKind, TaskKind, ZoneKind
 from rezone.kube.api.names import COMPONENT_LABEL, ROUTES, ZONE_LABEL
 from rezone.kube.jobs.loads import RateReader
 from rezone.kube.stored.routes import RouteStore
@@ -63,9 +63,13 @@ def progress(zone: str, namespace: str) -> Source:
 
     async def load(kube: Kube, place: str) -> views.Progress:
         found = await StatusStore(kube).read(DistributionZone, place, zone)
-        return views.progress(found, await tasks_of(kube, place, zone))
+        migrations = await StatusStore(kube).list_all(
+            RegionMigration, place, fields={"spec.zoneName": zone}
+        )
+        return views.progress(found, await tasks_of(kube, place, zone), migrations)
 
-    return Source(load, (Watched(ZoneKind), Watched(TaskKind)), namespace)
+    watched = (Watched(ZoneKind), Watched(TaskKind), Watched(MigrationKind))
+    return Source(load, watched, namespace)
 
 
 def partition_map(zone: str, namespace: str) -> Source:

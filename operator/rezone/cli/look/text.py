@@ -5,16 +5,19 @@ from typing import Any
 
 from rezone.cli.look.explain import Explanation
 from rezone.cli.look.views import (
+    CopiesRow,
     LayoutRow,
     MovedPartition,
     PartitionMap,
     PartitionRow,
     Progress,
     RatesRow,
+    RepairsRow,
     RequestRow,
     SupportBundle,
     TaskRow,
     Top,
+    TransferCopyRow,
     WhatIf,
     ZoneList,
     ZoneRow,
@@ -24,6 +27,7 @@ from rezone.report.compared import ComparedRow, compared_tasks, compared_transfe
 from rezone.report.document import Document
 from rezone.report.task import Asked, StateSpan, TaskReport, TransferRow, WaitSpan, WriteOutage
 from rezone.report.transfer import TransferReport
+from rezone.report.words import bytes_text
 
 GAP = "   "
 
@@ -52,6 +56,34 @@ def task_line(row: TaskRow) -> str:
         f"{row.name}: {row.state}",
         f"{moves} {row.moves_done}/{row.moves_total}",
         f"{leaders} {row.leader_moves_done}/{row.leader_moves_total}",
+        *_copied(row),
+    ]
+    return _waiting(parts, row.waiting_for)
+
+
+def transfer_copy_line(row: TransferCopyRow) -> str:
+    """Return one line about the copy of a leader transfer."""
+    parts = [f"{row.name}: {row.state}", f"partition {row.partition}", *_copied(row)]
+    return _waiting(parts, row.waiting_for)
+
+
+def repairs_line(row: RepairsRow) -> str:
+    """Return one line about the copies that a zone makes by itself."""
+    nodes = ", ".join(map(str, row.data_nodes))
+    of = f"repairs of data node{'s' if len(row.data_nodes) > 1 else ''} {nodes}"
+    return ", ".join([f"{of}: copies {row.copies_done}/{row.copies_total}", *_copied(row)])
+
+
+def beside_tasks(view: Progress) -> list[str]:
+    """Return a line for all that is made beside tasks: copies, and indexes that are built."""
+    lines = [transfer_copy_line(row) for row in view.transfers]
+    lines += [repairs_line(view.repairs)] if view.repairs is not None else []
+    return lines + [f"index {each}" for each in view.indexes]
+
+
+def _copied(row: CopiesRow) -> list[str]:
+    """Return how far copies are, how fast, and how long they still take."""
+    parts = [
         f"{row.rows_done:,} of {row.rows_total:,} rows",
         f"{row.bytes_done / 1e6:,.0f} of {row.bytes_total / 1e6:,.0f} MB",
         f"{row.bytes_per_second / 1e6:,.0f} MB/s",
@@ -60,12 +92,14 @@ def task_line(row: TaskRow) -> str:
         parts.append(f"skew {skew(row)}")
     if row.seconds_left is not None:
         parts.append(f"{row.seconds_left} s left")
-    if row.waiting_for:
-        parts.append(f"({row.waiting_for})")
-    return ", ".join(parts)
+    return parts
 
 
-def skew(row: TaskRow) -> str:
+def _waiting(parts: list[str], waiting_for: str) -> str:
+    return ", ".join([*parts, f"({waiting_for})"] if waiting_for else parts)
+
+
+def skew(row: CopiesRow) -> str:
     """Return how often the largest copy has the bytes of the mean one, "-" while unknown."""
     return "-" if row.skew_percent is None else f"{row.skew_percent / 100:.2f}"
 
@@ -92,9 +126,8 @@ def zone_cells(row: ZoneRow) -> tuple[str, ...]:
 
 
 def progress_lines(view: Progress, _width: int = 0) -> list[str]:
-    """Return a line for each task and for each index that is being built."""
-    lines = [task_line(row) for row in view.tasks]
-    lines += [f"index {each}" for each in view.indexes]
+    """Return a line for each task, and for what is made beside them."""
+    lines = [task_line(row) for row in view.tasks] + beside_tasks(view)
     return lines or [f"zone {view.zone} has no RebalanceTask"]
 
 
@@ -285,6 +318,8 @@ def transfer_report_lines(view: TransferReport, _width: int = 0) -> list[str]:
     stopped = view.write_unavailable_milliseconds
     by_whom = f"by the rebalance {view.task}" if view.task else "by a person"
     copied = f"by Spark: {view.by_spark}" if view.by_spark else "from data node to data node"
+    if view.bytes_done is not None:
+        copied += f", {bytes_text(view.bytes_done)}, {view.rows_done:,} rows"
     lines = [
         f"leader transfer {view.namespace}/{view.name} of zone {view.zone}: {view.state}{took}",
         f"partition {view.partition}, from data node {' to '.join(nodes)}",

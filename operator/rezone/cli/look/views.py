@@ -7,6 +7,7 @@ meaning, as long as API_VERSION stays; docs/use/command-line.md lists all of the
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 from rezone.domain.observed.client_load import ClientRates, RequestRates
 from rezone.domain.routing.route_records import RouteRecords
@@ -14,6 +15,8 @@ from rezone.domain.routing.routes import hot_standbys
 from rezone.kube.jobs.loads import NO_RATES, ZoneRates
 from rezone.report.document import Document, condition
 from rezone.resources.conditions import ConditionStatus, ConditionType
+from rezone.resources.copy_progress import CopiesProgress
+from rezone.resources.migration import TERMINAL_MIGRATION_STATES, RegionMigration
 from rezone.resources.model import Model, Time
 from rezone.resources.task import TERMINAL_TASK_STATES, RebalanceTask, TaskProgress
 from rezone.resources.zone import DistributionZone
@@ -45,8 +48,37 @@ class ZoneList(Document):
     items: tuple[ZoneRow, ...] = ()
 
 
-class TaskRow(Model):
-    """One RebalanceTask: how far it is, how fast, and why it waits. Bytes, bytes a second."""
+class CopiesRow(Model):
+    """How far copies are, how fast, and how long they still take. Bytes, bytes a second."""
+
+    bytes_total: int
+    bytes_done: int
+    bytes_per_second: int
+    rows_total: int
+    rows_done: int
+    skew_percent: int | None = None
+    seconds_left: int | None = None
+
+
+class RepairsRow(CopiesRow):
+    """The copies that a zone makes of replicas which have lost their data."""
+
+    data_nodes: tuple[int, ...]
+    copies_total: int
+    copies_done: int
+
+
+class TransferCopyRow(CopiesRow):
+    """The copy that a leader transfer makes first; a transfer without one has no row."""
+
+    name: str
+    partition: int
+    state: str
+    waiting_for: str = ""
+
+
+class TaskRow(CopiesRow):
+    """One RebalanceTask: how far it is, how fast, and why it waits."""
 
     name: str
     type: str
@@ -56,13 +88,6 @@ class TaskRow(Model):
     moves_done: int
     leader_moves_total: int
     leader_moves_done: int
-    bytes_total: int
-    bytes_done: int
-    bytes_per_second: int
-    rows_total: int
-    rows_done: int
-    skew_percent: int | None = None
-    seconds_left: int | None = None
     waiting_for: str = ""
 
     @property
@@ -84,6 +109,8 @@ class Progress(Document):
     namespace: str
     zone: str
     tasks: tuple[TaskRow, ...] = ()
+    transfers: tuple[TransferCopyRow, ...] = ()
+    repairs: RepairsRow | None = None
     indexes: tuple[str, ...] = ()
 
 
@@ -370,16 +397,54 @@ def zone_row(zone: DistributionZone) -> ZoneRow:
     )
 
 
-def progress(zone: DistributionZone, tasks: Iterable[RebalanceTask]) -> Progress:
-    """Return the tasks of a zone, and its indexes that are being built."""
+def progress(
+    zone: DistributionZone,
+    tasks: Iterable[RebalanceTask],
+    migrations: Iterable[RegionMigration] = (),
+) -> Progress:
+    """Return the tasks of a zone, and its copies and indexes that are being made beside them."""
     name = zone.metadata.name
     building = condition(zone.status, ConditionType.INDEXING)
     return Progress(
         namespace=zone.metadata.namespace,
         zone=name,
         tasks=tuple(task_row(task) for task in tasks if task.spec.zone_name == name),
+        transfers=tuple(filter(None, map(_transfer_copy, migrations))),
+        repairs=_repairs(zone),
         indexes=tuple(building.message.split("; ")) if building is not None else (),
     )
+
+
+def _transfer_copy(migration: RegionMigration) -> TransferCopyRow | None:
+    status = migration.status
+    if status is None or status.copy_progress is None:
+        return None
+    if status.state in TERMINAL_MIGRATION_STATES:
+        return None
+    return TransferCopyRow(
+        name=migration.metadata.name,
+        partition=migration.spec.partition,
+        state=status.state,
+        waiting_for=status.waiting_for,
+        **_copies(status.copy_progress),
+    )
+
+
+def _repairs(zone: DistributionZone) -> RepairsRow | None:
+    done = zone.status.repair_progress if zone.status is not None else None
+    if done is None:
+        return None
+    return RepairsRow(
+        data_nodes=done.data_nodes,
+        copies_total=done.copies_total,
+        copies_done=done.copies_done,
+        **_copies(done),
+    )
+
+
+def _copies(done: CopiesProgress) -> dict[str, Any]:
+    """Return the fields that all rows of copies have."""
+    return {name: getattr(done, name) for name in CopiesRow.model_fields}
 
 
 def task_row(task: RebalanceTask) -> TaskRow:
@@ -396,14 +461,8 @@ def task_row(task: RebalanceTask) -> TaskRow:
         moves_done=done.moves_done,
         leader_moves_total=done.leader_moves_total,
         leader_moves_done=done.leader_moves_done,
-        bytes_total=done.bytes_total,
-        bytes_done=done.bytes_done,
-        bytes_per_second=done.bytes_per_second,
-        rows_total=done.rows_total,
-        rows_done=done.rows_done,
-        skew_percent=done.skew_percent,
-        seconds_left=done.seconds_left,
         waiting_for=status.waiting_for if status is not None else "",
+        **_copies(done),
     )
 
 
