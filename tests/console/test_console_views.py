@@ -330,7 +330,12 @@ def words_of(section: str) -> str:
 def test_repairs_and_the_copy_of_a_leader_transfer_say_how_far_they_are() -> None:
     """Who looks at a zone that refills a data node would see that nothing moves."""
     repairs = RepairProgress(
-        copies_total=9, copies_done=4, data_nodes=(2, 5), rows_total=40, rows_done=15, seconds_left=7
+        copies_total=9,
+        copies_done=4,
+        data_nodes=(2, 5),
+        rows_total=40,
+        rows_done=15,
+        seconds_left=7,
     )
     zone = zone_of(BEFORE)
     assert zone.status is not None

@@ -58,9 +58,7 @@ class Case:
             "history": (Transition(state=self.state or "x", time=NOW),),
             "deadline_time": NOW + timedelta(seconds=10),
         }
-        status = RegionMigrationStatus(
-            state=self.state, context=context, **(times | self.status)
-        )
+        status = RegionMigrationStatus(state=self.state, context=context, **(times | self.status))
         spec = RegionMigrationSpec(**({"zone_name": "z", "partition": 0} | self.spec))
         return migration.decide(spec, status, self.world.view(), self.now, 3, name="m")
 

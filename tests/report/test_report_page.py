@@ -232,7 +232,13 @@ def test_the_page_of_a_leader_transfer(tmp_path: Path) -> None:
     with open_browser(tmp_path) as browser:
         browser.open(file.as_uri())
         said = re.sub(r"\s+", " ", str(browser.run("return document.body.textContent")))
-        for fact in ("for 17 ms", "5.0 MB, 4,000 rows", "DowngradeLeader", "1 min 0 s", "orders-7-5, the one before it"):
+        for fact in (
+            "for 17 ms",
+            "5.0 MB, 4,000 rows",
+            "DowngradeLeader",
+            "1 min 0 s",
+            "orders-7-5, the one before it",
+        ):
             assert fact in said
         assert browser.run("return document.querySelectorAll('svg[role=img] > title').length") == 2
         assert browser.run("return document.scripts.length + document.images.length") == 0

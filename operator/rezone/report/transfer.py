@@ -9,9 +9,9 @@ class TransferReport(Document):
     """What `rezone report` shows of a RegionMigration. The history of states is the newest 32.
 
     `task` is the rebalance that has made it, empty for one that a person has applied. `recovery`
-    says what an unclean election has given up. `bytes_done` and `rows_done` are of the copy that the
-    new leader's replica was made by, absent where it was over at once. `before` is the last transfer of the same partition
-    that had ended when this one began.
+    says what an unclean election has given up. `bytes_done` and `rows_done` are of the copy that
+    the new leader's replica was made by, absent where it was over at once. `before` is the last
+    transfer of the same partition that had ended when this one began.
     """
 
     kind: str = "TransferReport"
