@@ -84,12 +84,14 @@ def seal(c: Coordinator, partition: int) -> int:
     return wait_sealed(c, partition)
 
 
-def take_over(c: Coordinator, target: int) -> None:
-    """Have a target's leader append all that its sources have committed."""
+def take_over(c: Coordinator, target: int, *, only: int | None = None) -> None:
+    """Have a target's leader append all that its sources, or one of them, have committed."""
     new = next_layout_of(c.config)
     assert new is not None
     leader = c.replica(c.records[target].leader, target)
     for hash_range in sources_of(target, layout_of(c.config), new):
+        if only not in {None, hash_range.old}:
+            continue
         source = c.replica(c.records[hash_range.old].leader, hash_range.old)
         _append(leader, source, hash_range.old, HashRange(hash_range.start, hash_range.end))
     leader.wake()

@@ -118,3 +118,18 @@ def test_the_generation_of_a_cancelled_re_sharding_is_not_used_again() -> None:
     assert layouts.next_layout_of(after) == Layout(7, 5)
     assert layouts.range_in(after, 7 * PARTITIONS_MAX) == Layout(7, 5).range_of(7 * PARTITIONS_MAX)
     assert layouts.next_layout_of(msgspec.structs.replace(after, next_partitions=0)) is None
+
+
+def test_a_node_keeps_what_layout_the_zone_s_has_come_from() -> None:
+    """A replica that is behind when the old layout goes would no longer look for its sources."""
+    before = ZoneConfig(zone="z", zone_uid="u", partitions=2, generation=3, next_partitions=5)
+    after = ZoneConfig(zone="z", zone_uid="u", partitions=5, generation=4)
+    noted = layouts.with_former(after, before)
+    assert layouts.former_layout_of(noted) == Layout(3, 2)
+    assert layouts.former_layout_of(layouts.with_former(after, noted)) == Layout(3, 2)
+    again = msgspec.structs.replace(after, next_partitions=7)
+    assert layouts.former_layout_of(layouts.with_former(again, noted)) == Layout(3, 2)
+    later = ZoneConfig(zone="z", zone_uid="u", partitions=7, generation=5)
+    assert layouts.former_layout_of(layouts.with_former(later, again)) == Layout(4, 5)
+    for known in (None, noted):  # one that was away for two re-shardings has no such replica
+        assert layouts.former_layout_of(layouts.with_former(later, known)) is None

@@ -12,6 +12,8 @@ for good; from then on its range is served by the new partitions that overlap wi
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from rezone.wire.codec import keyspace
 from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.errors import ReshardedError
@@ -88,6 +90,26 @@ def next_layout_of(config: ZoneConfig) -> Layout | None:
     if not config.next_partitions:
         return None
     return Layout(config.next_generation or config.generation + 1, config.next_partitions)
+
+
+def former_layout_of(config: ZoneConfig) -> Layout | None:
+    """Return the layout that a zone's has come from, None where that is not known any more."""
+    if not config.former_partitions:
+        return None
+    return Layout(config.former_generation, config.former_partitions)
+
+
+def with_former(config: ZoneConfig, known: ZoneConfig | None) -> ZoneConfig:
+    """Return a configuration with the layout that its own has come from, by the one before it."""
+    former: Layout | None = None
+    if known is not None and layout_of(known) == layout_of(config):
+        former = former_layout_of(known)
+    elif known is not None and next_layout_of(known) == layout_of(config):
+        former = layout_of(known)
+    generation, partitions = former or Layout(0, 0)
+    return msgspec.structs.replace(
+        config, former_partitions=partitions, former_generation=generation
+    )
 
 
 def range_in(config: ZoneConfig, partition: PartitionId) -> HashRange:

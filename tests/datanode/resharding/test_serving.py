@@ -8,7 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from replica_cluster import FAST, Client, Coordinator, Transaction, cluster, keys_in, original_id
-from resharding_kit import HeldDisk, in_background, scan, seal, take_over
+from resharding_kit import (
+    HeldDisk,
+    applying_nothing,
+    in_background,
+    scan,
+    seal,
+    take_over,
+)
 
 from rezone.wire.codec.keyspace import hash_key
 from rezone.wire.errors import (
@@ -281,3 +288,30 @@ def test_who_asks_for_a_layout_that_is_over_is_told_so(tmp_path: Path) -> None:
         with pytest.raises(ConflictError, match="no layout"):
             c.send(0, msgspec.structs.replace(old, partition_epoch=99), 2)
         assert client.put(LOW, {IN_A[0]: b"new"}).commit_time > 0
+
+
+@pytest.mark.proves("B-08")
+def test_a_replica_that_is_behind_answers_nothing_of_a_source_it_lacks(
+    merging: Coordinator,
+) -> None:
+    """As of a time that it has by another source's entries it would have no rows of this one.
+
+    Also when the old layout is gone by then.
+    """
+    c, client = merging, Client(merging)
+    written = client.put(A, {IN_A[0]: b"last"}).commit_time
+    sealed = seal(c, B)
+    assert written < sealed
+    take_over(c, HEIR, only=B)
+    behind = c.replica(2, HEIR)
+    c.until("one source is there", lambda: behind.positions.readable_time >= sealed)
+    with applying_nothing(behind):
+        seal(c, A)
+        take_over(c, HEIR)
+        c.until("its leader serves", lambda: client.get(HEIR, IN_A[:1]) == {IN_A[0]: b"last"})
+        c.config = ZoneConfig(zone="test", zone_uid="uid-test", partitions=1, generation=1)
+        c.configure()
+        with pytest.raises(NotReadyError):
+            client.get(HEIR, IN_A[:1], as_of=sealed, node=2, retry=False)
+    there = {IN_A[0]: b"last"}
+    c.until("it is there", lambda: client.get(HEIR, IN_A[:1], as_of=sealed, node=2) == there)

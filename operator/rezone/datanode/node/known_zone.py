@@ -206,11 +206,12 @@ class KnownZone:
     def configure(
         self, fence: Fence, config: ZoneConfig, peers: dict[NodeId, str], number: int
     ) -> None:
-        """Take and persist a configuration that has been checked."""
+        """Take and persist a configuration that has been checked, and the layout before it."""
         with self.lock:
+            known = self._state.config if self._state is not None else None
             self._take(
                 NodeState(
-                    config=config,
+                    config=layouts.with_former(config, known),
                     peers=peers,
                     coordinator_epoch=fence.coordinator_epoch,
                     configured_by=fence.coordinator_epoch,

@@ -95,7 +95,7 @@ class ReplicaState(ABC):
         self.closed_until = ClosedUntil()
         self.positions = Positions(store, self.changed, self.closed_until.time_at)
         self.fencing = Fencing(store)
-        self.serving = Serving(store, self.positions, lambda: services.config)
+        self.serving = Serving(store, self.positions, lambda: services.config, lambda: self.leads)
         self.reshard_targets = ReshardTargets(
             self.clock.monotonic, self.settings.copy_handover_ms / 1000
         )

@@ -14,6 +14,10 @@ times at the source.
 A target whose rows a job brings serves nothing before the switch, and then nothing as of a time
 before that (docs/decisions/0500).
 
+When the layout before is gone a replica may still be behind what its leader had pulled of it. So it
+goes on looking at the sources that it once had (`ZoneConfig.former_partitions`): by an entry of one
+of them it could be readable as of a time at which it has no rows of another one.
+
 Concurrency: under the partition's lock.
 """
 
@@ -35,14 +39,22 @@ from rezone.wire.messages import PartitionId, ZoneConfig
 
 
 class Serving:
-    """What one replica serves of its range; `zone` is asked for the zone's configuration."""
+    """What one replica serves of its range; `zone` is asked for the zone's configuration.
+
+    `leads` says whether it leads.
+    """
 
     def __init__(
-        self, store: PartitionStore, positions: Positions, zone: Callable[[], ZoneConfig]
+        self,
+        store: PartitionStore,
+        positions: Positions,
+        zone: Callable[[], ZoneConfig],
+        leads: Callable[[], bool],
     ) -> None:
         self._store = store
         self._positions = positions
         self._zone = zone
+        self._leads = leads
         self._config: ZoneConfig | None = None
         self._overlaps: tuple[Overlap, ...] = ()
 
@@ -110,10 +122,18 @@ class Serving:
         """Return the ranges that are not served yet."""
         if layouts.is_filled(self._zone(), self._store.meta.partition):
             return list(self._all())
-        return [overlap for overlap in self._all() if not self.has_source(overlap.old)]
+        missing = [overlap for overlap in self._all() if not self.has_source(overlap.old)]
+        if missing and layouts.next_layout_of(self._zone()) is None and self._leads():
+            # What the log of a leader lacks nobody has: only an unclean election can have lost it.
+            return [overlap for overlap in missing if self._is_to_be_applied(overlap.old)]
+        return missing
+
+    def _is_to_be_applied(self, source: PartitionId) -> bool:
+        position = self._store.reshard_position(source)
+        return position is not None and position.sealed_at > 0
 
     def _all(self) -> tuple[Overlap, ...]:
-        """Return the ranges that come from other partitions; none but in a re-sharding."""
+        """Return the ranges that come, or came, from partitions of the layout before."""
         config = self._zone()
         if config is not self._config:
             self._config, self._overlaps = config, _overlaps_of(config, self._store.meta.partition)
@@ -121,10 +141,13 @@ class Serving:
 
 
 def _overlaps_of(config: ZoneConfig, partition: PartitionId) -> tuple[Overlap, ...]:
-    new = layouts.next_layout_of(config)
+    current = layouts.layout_of(config)
+    old, new = current, layouts.next_layout_of(config)
     if new is None or partition not in new.ids:
+        old, new = layouts.former_layout_of(config), current
+    if old is None or partition not in new.ids:
         return ()
-    return tuple(layouts.sources_of(partition, layouts.layout_of(config), new))
+    return tuple(layouts.sources_of(partition, old, new))
 
 
 def _of_another_time(overlap: Overlap, sealed: int, read_time: int) -> TransactionConflictError:

@@ -105,6 +105,8 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     and `cancelled_overwrite` was cancelled. Partitions of `readable_generation` and later ones are
     read as of `readable_from` or later, those of before as of `old_readable_from` or later.
     `maintenance` are data nodes that are away for a while: more of the log is kept for them.
+    `former_partitions` (0 if unknown) and `former_generation` are the layout that this one has come
+    from. Data nodes note them when they learn that it is gone; the operator does not say them.
     """
 
     zone: str
@@ -119,6 +121,8 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     readable_from: Count = 0
     readable_generation: Count = 0
     old_readable_from: Count = 0
+    former_partitions: Count = 0
+    former_generation: Count = 0
     table: TableSchema = TableSchema()
     limits: RowLimits = RowLimits()
     copy_bytes_per_second_max: Count = 0
