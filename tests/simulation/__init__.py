@@ -32,7 +32,9 @@ What stands in for the world, each as small as it can be:
   that are wrong by far; `indexed`: with indexes that come and go, takeovers, a log that is trimmed,
   and what seldom comes by itself (`plots`, decision 0211); `copy_storm`: with replicas that come
   and go all the time.
-- `clients`: storms with producers, single rows, shared calls and followers of changes.
+  `overwriting` is a zone of `cluster` again: drivers overwrite it, and die, while all of it breaks.
+- `clients`: storms with producers, single rows, shared calls and followers of changes; drivers of
+  overwrites.
 
 A run is determined by its scenario, the crash point and the seed; a failing one prints them, and
 `REZONE_SIMULATION_SEED=<n>` runs that seed alone. `REZONE_SIMULATION_SEEDS=<n>` runs more of them,

@@ -48,6 +48,12 @@ REACHED: Mapping[str, Collection[str]] = {
         *("left ahead", "lagged", "early takeovers"),
         *("compared", "past lookups", "read", "past", "late applies"),
     ),
+    # Nobody overwrites, or no driver dies.
+    "test_overwrite_storms": (
+        *("overwritten", "as of, old", "as of, new", "as of: VersionsExpired"),
+        *("driver died", "driver refused", "done without its driver", "overwrites cancelled"),
+        *("feed FeedTruncated", "kill", "operator dies"),
+    ),
     # Nobody is fenced, or nobody is sent on by a seal.
     "test_producer_storms": (
         *("opened", "late openings", "fenced", "named writes", "late writes"),

@@ -39,6 +39,7 @@ from simulation.clients.following import Followed
 from simulation.clients.following_copies import FollowedCopies
 from simulation.loop import VirtualLoop
 from simulation.scenarios import cuts, deletions, maintained, runs, slow_disks
+from simulation.storms import overwriting
 from simulation.storms.closed_times import ClosedTimes
 from simulation.storms.copy_storm import CopyStorm
 from simulation.storms.cut_over import CutOver
@@ -72,6 +73,7 @@ STORMS: dict[str, Callable[[int], Counts]] = {
     "test_half_open": lambda seed: _counted(HalfOpen(seed)),
     "test_indexed": lambda seed: _counted(Indexed(seed)),
     "test_maintenance": maintained.storm,
+    "test_overwrite_storms": overwriting.storm,
     "test_producer_storms": producing.storm,
     "test_restored": lambda seed: test_restored.went_back(seed).counts,
     "test_shared_appends": test_shared_appends.storm,
@@ -92,10 +94,11 @@ SHARES: Mapping[str, float] = {
     "test_failing_disks": 1 / 2,  # like `test_slow_disks`
     "test_slow_disks": 1 / 2,  # like `test_failing_disks`
     "test_maintenance": 1 / 2,  # 1 s a seed; one scenario
+    "test_overwrite_storms": 1 / 5,  # 3 to 15 s a seed, the most of all
     "test_producer_storms": 1 / 2,  # 1 s a seed; the storms of copies and cut-overs have the rest
     "test_restored": 1 / 2,  # 1 s a seed
     "test_shared_appends": 1 / 2,  # those of `test_producer_storms`, whose writes wait for jobs
-    "test_shared_calls": 1 / 2,  # 5 s a seed, the most of all with the next
+    "test_shared_calls": 1 / 2,  # 5 s a seed
     "test_transaction_storms": 1 / 2,  # 2 to 5 s a seed
 }
 """The part of the seeds that a storm has when all storms are run, and why not all of them."""

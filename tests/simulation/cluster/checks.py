@@ -19,6 +19,7 @@ from rezone.resources.task import TERMINAL_TASK_STATES
 from rezone.resources.zone import DistributionZone
 from rezone.storage.log.entry import header_at
 from rezone.wire.errors import RezoneError
+from rezone.wire.layouts import Layout
 from rezone.wire.messages import DiskTrouble, LeaderAndIsr, NodeId, PartitionId, Role
 from simulation.cluster.apiserver import Key
 from simulation.cluster.waits import circle, waits_of
@@ -344,7 +345,9 @@ def unfinished(world: World) -> list[str]:
                 waits = (each.get("status") or {}).get("waitingFor", "")
                 found.append(f"{kind} {each['metadata']['name']} is {state}: {waits}")
     assert keys.stable is not None
-    for partition, nodes in enumerate(assignments.parse(keys.stable.replicas)):
+    places = assignments.parse(keys.stable.replicas)
+    layout = Layout(keys.stable.layout_version, len(places))
+    for partition, nodes in zip(layout.ids, places, strict=True):
         kept = (each.node for each in keys.retained if each.partition == partition)
         found += _partition_problems(world, partition, {*nodes, *kept})
     found += _leftovers(world, {n.id for n in status.data_nodes})

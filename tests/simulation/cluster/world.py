@@ -22,7 +22,7 @@ from rezone.datanode.writing.change import PreparedRows
 from rezone.kube.api.kinds import MigrationKind, Node, TaskKind, ZoneKind
 from rezone.resources.zone import DistributionZone
 from rezone.resources.zone_status import DataNodeStatus
-from rezone.storage.log.entry import rows_batch
+from rezone.storage.log.entry import OP_DELETE, OP_UPSERT, rows_batch
 from rezone.wire.errors import RezoneError
 from rezone.wire.messages import (
     PartitionId,
@@ -77,7 +77,10 @@ class Order:
 
 
 class World:
-    """One run."""
+    """One run. What it is made of may be of other kinds in subclasses."""
+
+    checks_kind = Checks
+    machines_kind = Machines
 
     def __init__(self, seed: int = 0, image: Image | None = None) -> None:
         self.seed = seed
@@ -85,8 +88,8 @@ class World:
         self.loop = VirtualLoop()
         self.server = ApiServer(self.loop)
         self.network = Network(self.loop)
-        self.checks = Checks(self)
-        self.machines = Machines(self.loop, seed, self.checks.histories)
+        self.checks = self.checks_kind(self)
+        self.machines = self.machines_kind(self.loop, seed, self.checks.histories)
         self.kubelet = Kubelet(self.loop, self.server, self.network, self.machines)
         self.spark = SparkOperator(self.loop, self.server, self.network)
         self.processes: list[Process] = []
@@ -106,6 +109,7 @@ class World:
         self.orders: list[Order] = []
         self.each_step: Callable[[World], object] = lambda _: None
         self.acknowledged: Callable[[PartitionId], object] = lambda _: None
+        self.delete_chance = 0.0
         self._zone: tuple[bytes, DistributionZone] | None = None
         self._written = 0
         self._write_at = 0.0
@@ -408,7 +412,9 @@ class World:
         )
         start, _ = partition.hash_range
         row = start.to_bytes(8) + b"key %d" % (number % KEYS)
-        prepared = PreparedRows(rows_batch([row], [0], [b"value %d" % number]), 100)
+        deletes = self.delete_chance > 0 and self.rng.random() < self.delete_chance
+        op, value = (OP_DELETE, b"") if deletes else (OP_UPSERT, b"value %d" % number)
+        prepared = PreparedRows(rows_batch([row], [op], [value]), 100)
 
         def reply(result: object) -> None:
             if isinstance(result, WriteResult) and self.checks.is_of_zone(partition):

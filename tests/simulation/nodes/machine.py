@@ -92,7 +92,7 @@ class Machines:
         machine = self.make(remains.node)
         machine.disk.fill(remains.content)
         for partition, history in remains.histories.items():
-            machine.held[partition] = Held(self._histories(partition))
+            machine.held[partition] = self.new_held(partition)
             machine.held[partition].rows = list(history)
         self._look(machine)
         return machine
@@ -137,8 +137,12 @@ class Machines:
         """Return what is known of a replica that is on a machine."""
         found = machine.held.get(partition)
         if found is None:
-            found = machine.held[partition] = Held(self._histories(partition))
+            found = machine.held[partition] = self.new_held(partition)
         return found
+
+    def new_held(self, partition: PartitionId) -> Held:
+        """Return what is known of a replica that nothing is known of."""
+        return Held(self._histories(partition))
 
     def _look(self, machine: Machine) -> None:
         """Look at what is on a disk that nobody uses."""

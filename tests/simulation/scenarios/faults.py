@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 
 from rezone.kube.api.kinds import MigrationKind
+from rezone.wire.layouts import index_of
 from rezone.wire.messages import NodeId
 from simulation.cluster.apiserver import ApiFault
 from simulation.cluster.world import World
@@ -259,7 +260,7 @@ def migrate_one(world: World) -> None:
     names = (f"{letter}-{number}" for number in itertools.count(len(applied)))
     name = next(each for each in names if each not in applied)
     world.strikes("person", f"{name}: partition {partition}, {spec}")
-    world.apply_migration(name, partition=partition, **spec)
+    world.apply_migration(name, partition=index_of(partition), **spec)
 
 
 FAULTS: dict[str, Callable[[World], object]] = {
