@@ -31,7 +31,7 @@ from rezone.datanode.replica.replica import Replica
 from rezone.datanode.resharding import overwrites
 from rezone.domain.assignment import assignments
 from rezone.kube.api.kinds import Manifest
-from rezone.resources.zone_status import Overwrite
+from rezone.resources.zone_status import Assignments, Overwrite
 from rezone.storage.applier import pairs_of
 from rezone.storage.engines.base import FLAG_VALUE, FLAGS, TIME_BYTES, time_of, time_suffix
 from rezone.storage.log.entry import EntryKind, header_at, iter_entries
@@ -79,6 +79,7 @@ ROW_CHANCE = 0.6
 GIVE_UP_CHANCE = 0.05
 KILL_CHANCE = 0.02
 GONE_CHANCE = 0.4
+CALLED_BACK_SECONDS = 120.0
 SECOND_CHANCE = 0.4
 DIES_IN_MAX = 60
 """A driver that is to die does so within so many calls."""
@@ -129,7 +130,21 @@ class OverwrittenMachines(Machines):
 
 
 class OverwriteChecks(Checks):
-    """The checks of a world whose partitions go when others have taken their place."""
+    """The checks of a world whose partitions go when others have taken their place.
+
+    Of new ones nothing is acknowledged, and nothing read, before the switch.
+    """
+
+    def _may_serve(self, replica: Replica) -> bool:
+        return generation_of(replica.partition_id) <= _world_of(self).generation
+
+    def _read(self, partition: Replica, node: NodeId) -> None:
+        if self._may_serve(partition):
+            super()._read(partition, node)
+
+    def _read_past(self, partition: Replica, node: NodeId) -> None:
+        if self._may_serve(partition):
+            super()._read_past(partition, node)
 
     def forget(self, partition: PartitionId) -> None:
         """Expect nothing of a partition any more: its route is deleted."""
@@ -138,13 +153,24 @@ class OverwriteChecks(Checks):
         self._answered.pop(partition, None)
 
     def dropped(self, node: NodeId, partition: Replica) -> None:
-        """Check a replica that was deleted, unless its partition is no more."""
-        if partition.partition_id in self.routes:
+        """Check a replica that was deleted, unless its partition is no more, or begins again.
+
+        Only what serves nothing yet may begin again.
+        """
+        number = partition.partition_id
+        if number in self.routes and self._may_serve(partition):
             super().dropped(node, partition)
             return
+        _world_of(self).counts["begun again"] += number in self.routes
         machine = self._world.kubelet.machine_of(node)
         assert machine is not None
         machine.held.pop(partition.partition_id, None)
+
+
+def _world_of(checks: Checks) -> OverwriteWorld:
+    world = checks._world
+    assert isinstance(world, OverwriteWorld)
+    return world
 
 
 class Content(NamedTuple):
@@ -221,13 +247,23 @@ class OverwriteWorld(World):
     # --- what can be seen of it ------------------------------------------------------------------
 
     @property
-    def stable(self) -> Layout:
-        """The layout that the zone has."""
+    def keys(self) -> Assignments:
+        """What is assigned, and what shall be."""
         status = self.zone().status
         assert status is not None
-        assert status.assignments.stable is not None
-        keys = status.assignments.stable
-        return Layout(keys.layout_version, len(assignments.parse(keys.replicas)))
+        return status.assignments
+
+    @property
+    def generation(self) -> int:
+        """The generation of the layout that the zone has."""
+        assert self.keys.stable is not None
+        return self.keys.stable.layout_version
+
+    @property
+    def stable(self) -> Layout:
+        """The layout that the zone has."""
+        assert self.keys.stable is not None
+        return Layout(self.generation, len(assignments.parse(self.keys.stable.replicas)))
 
     @property
     def time_from(self) -> int:
@@ -394,9 +430,9 @@ class OverwriteWorld(World):
         for replica in self.replicas():
             number, applied = replica.partition_id, replica.store.applied
             assert number in rows, f"p{number} is left at node {replica.node_id}"
-            assert applied == len(rows[number]) or not replica.leads
-            want, here = self._model(number, rows[number][:applied]), versions_of(replica.store)
             where = f"p{number} at node {replica.node_id}"
+            assert applied == len(rows[number]) or not replica.leads, f"{where}: {applied} applied"
+            want, here = self._model(number, rows[number][:applied]), versions_of(replica.store)
             assert here == want, f"{where}: {_differ(here, want)}"
         for (row, as_of), value in self.past.items():
             self._check_read(row, as_of, value)
@@ -458,6 +494,7 @@ class Drivers:
     def step(self) -> None:
         """Go on with the driver of the day, or begin the next one."""
         world = self._world
+        self._call_back()
         if self._driver is not None:
             self._driver.step()
             if self._driver.ended:
@@ -466,6 +503,18 @@ class Drivers:
             life = self._lives[0]
             if life.job.read_time or self._has_read(life.job):
                 self._begin(life)
+
+    def _call_back(self) -> None:
+        """Have a driver come again whose overwrite cannot go on without it, nor be cancelled.
+
+        So it is when rows are lost after the first seal.
+        """
+        world = self._world
+        pending = world.keys.pending
+        late = world.loop.time() > max(world.calm_at, self._again_at) + CALLED_BACK_SECONDS
+        if self.over and late and pending is not None and pending.filled_by:
+            world.strikes("driver called back")
+            self._lives.append(Life(world.jobs[pending.filled_by]))
 
     def _begin(self, life: Life) -> None:
         world = self._world
@@ -571,6 +620,7 @@ def storm(seed: int) -> collections.Counter[str]:
             world.drivers.begin()
             world.run(RUN_SECONDS_MAX, _left)
             world.pause_writes(RUN_SECONDS_MAX)  # so that all is applied what is written
+            world.disturbed()
             world.run(RUN_SECONDS_MAX, _left)
             world.check_end()
             return world.counts

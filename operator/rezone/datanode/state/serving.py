@@ -142,12 +142,12 @@ class Serving:
 
 def _overlaps_of(config: ZoneConfig, partition: PartitionId) -> tuple[Overlap, ...]:
     current = layouts.layout_of(config)
-    old, new = current, layouts.next_layout_of(config)
-    if new is None or partition not in new.ids:
-        old, new = layouts.former_layout_of(config), current
-    if old is None or partition not in new.ids:
-        return ()
-    return tuple(layouts.sources_of(partition, old, new))
+    former, new = layouts.former_layout_of(config), layouts.next_layout_of(config)
+    if new is not None and partition in new.ids:
+        return tuple(layouts.sources_of(partition, current, new))
+    if former is not None and partition in current.ids:
+        return tuple(layouts.sources_of(partition, former, current))
+    return ()
 
 
 def _of_another_time(overlap: Overlap, sealed: int, read_time: int) -> TransactionConflictError:
