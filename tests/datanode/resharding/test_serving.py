@@ -291,9 +291,7 @@ def test_who_asks_for_a_layout_that_is_over_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("B-08")
-def test_a_replica_that_is_behind_answers_nothing_of_a_source_it_lacks(
-    merging: Coordinator,
-) -> None:
+def test_one_that_is_behind_answers_nothing_of_a_source_it_lacks(merging: Coordinator) -> None:
     """As of a time that it has by another source's entries it would have no rows of this one.
 
     Also when the old layout is gone by then.
