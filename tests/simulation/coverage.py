@@ -51,7 +51,7 @@ REACHED: Mapping[str, Collection[str]] = {
     # Nobody overwrites, or no driver dies.
     "test_overwrite_storms": (
         *("overwritten", "as of, old", "as of, new", "as of: VersionsExpired"),
-        *("driver died", "driver refused", "done without its driver", "overwrites cancelled"),
+        *("driver died", "driver refused", "overwrites cancelled"),
         *("feed FeedTruncated", "kill", "operator dies"),
     ),
     # Nobody is fenced, or nobody is sent on by a seal.
