@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from overwriting_kit import drop_old, seal_all, switch
 from replica_cluster import Client, Coordinator, batch_of, cluster, keys_in
 from resharding_kit import (
     SMALL,
@@ -21,7 +22,6 @@ from resharding_kit import (
     scan,
     zone,
 )
-from resharding_kit import begin_to_seal as begin
 from test_reshard_streams import kill
 
 from rezone.datanode.resharding import overwrites
@@ -56,7 +56,6 @@ from rezone.wire.messages import (
     OwnWrites,
     PullSnapshot,
     ReportRequest,
-    SealState,
 )
 
 QUICK = msgspec.structs.replace(SMALL, hold_ms_max=300)
@@ -121,44 +120,6 @@ def wait_brought(c: Coordinator, threads: list[threading.Thread]) -> None:
         thread.join(240)
         assert not thread.is_alive()
     c.until_each("all rows are there", overlaps_of(c), lambda each: resharded(c, each))
-
-
-def seal_all(c: Coordinator) -> int:
-    """Seal all old partitions; return the time from which on the new ones may be read."""
-    for partition in layout_of(c.config).ids:
-        begin(c, partition)
-
-    def sealed(partition: int) -> bool:
-        return c.report(c.records[partition].leader, partition).seal is SealState.SEALED
-
-    c.until_each("it is sealed", layout_of(c.config).ids, sealed)
-    ranges = overlaps_of(c)
-    c.until_each("all is taken over", ranges, lambda each: progress(c, each).sealed)
-    return max(progress(c, each).sealed_time for each in ranges) + 1
-
-
-def switch(c: Coordinator, readable_from: int) -> None:
-    """Have the next layout serve, as the operator does, and then be the only one."""
-    new = next_layout_of(c.config)
-    assert new is not None
-    c.config = msgspec.structs.replace(
-        c.config,
-        next_filled_by="",
-        filled_by="job",
-        readable_from=readable_from,
-        readable_generation=new.generation,
-    )
-    c.configure()
-
-
-def drop_old(c: Coordinator) -> None:
-    """Have the new layout be the only one, as when the old partitions are gone."""
-    new = next_layout_of(c.config)
-    assert new is not None
-    c.config = msgspec.structs.replace(
-        c.config, generation=new.generation, partitions=new.partitions, next_partitions=0
-    )
-    c.configure()
 
 
 def keys_at(c: Coordinator, node: int, layout: Layout, as_of: int) -> list[bytes]:

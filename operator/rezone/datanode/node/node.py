@@ -127,6 +127,7 @@ class DataNode:
             lambda: self.zone.state.config,
             self.clock,
             lambda: self.board.touched(None, at_once=True),
+            time=self.clock.known,
         )
         self.change_source = ChangeSource(self.find, self.clock, self._stopping)
         self.reshard_pulls = ReshardPulls(self, connect)

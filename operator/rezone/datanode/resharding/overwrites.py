@@ -13,6 +13,7 @@ from typing import Final
 
 from rezone.datanode.settings import Clock
 from rezone.wire.errors import ConflictError, LimitExceededError
+from rezone.wire.layouts import next_layout_of
 from rezone.wire.messages import AskOverwrite, OverwriteProgress, ZoneConfig
 
 ASKED_SECONDS: Final = 10.0
@@ -27,14 +28,21 @@ NAME_CHARACTERS_MAX: Final = 200
 class Overwrites:
     """The answers of one node; `changed` is called when its report has.
 
-    `zone` raises NotReadyError while the node has no zone.
+    `zone` raises NotReadyError while the node has no zone. `time` is the node's in microseconds
+    since 1970, None while it does not know it.
     """
 
     def __init__(
-        self, zone: Callable[[], ZoneConfig], clock: Clock, changed: Callable[[], object]
+        self,
+        zone: Callable[[], ZoneConfig],
+        clock: Clock,
+        changed: Callable[[], object],
+        *,
+        time: Callable[[], int | None] | None = None,
     ) -> None:
         self._zone = zone
         self._clock = clock
+        self._time = time or clock.micros
         self._changed = changed
         self._lock = threading.Lock()
         self._name = ""
@@ -65,13 +73,15 @@ class Overwrites:
             with self._lock:
                 self._name, self._asked_at = request.name, self._clock.monotonic()
             self.tick()
+        next_layout = next_layout_of(config)
         return OverwriteProgress(
             partitions=config.partitions,
             generation=config.generation,
             next_partitions=config.next_partitions,
-            next_generation=config.next_generation,
+            next_generation=next_layout.generation if next_layout is not None else 0,
             next_filled_by=config.next_filled_by,
             filled_by=config.filled_by,
+            time=self._time() or 0,
         )
 
     @property

@@ -46,6 +46,10 @@ class NewRows:
         """Return how many rows there are."""
         return len(self._row_ids)
 
+    def content(self) -> tuple[Any, Any]:
+        """Return all row ids and values, in the order of the row ids."""
+        return self._row_ids, self._values
+
     def read(self, claim: BackfillClaim, after: bytes) -> BackfillVersions:
         """Return the next rows of a range behind row id `after`, as its source would."""
         hashes = claim.hash_range

@@ -11,18 +11,25 @@ Concurrency: one thread asks, some bring ranges.
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from rezone.transfer.copying.backfill import RangeBackfill, RangeReceipt
-from rezone.transfer.copying.new_rows import NewRows
 from rezone.wire.copying.backfill_plan import BackfillRange
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
 from rezone.wire.layouts import Layout, overlaps
-from rezone.wire.messages import AskOverwrite, NodeId, OverwriteProgress
+from rezone.wire.messages import (
+    AskOverwrite,
+    BackfillClaim,
+    BackfillVersions,
+    NodeId,
+    OverwriteProgress,
+    RoutesRequest,
+    RouteTable,
+)
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.tls import tls_from_environment
 
@@ -32,8 +39,22 @@ ASK_SECONDS: Final = 3.0
 PATIENCE_SECONDS: Final = 600.0
 """For how long no row may be brought until the driver gives up."""
 
+TIME_MARGIN_MICROS: Final = 60_000_000
+"""How far `time` lies before the clocks of data nodes: one that joins later is not asked."""
+
 RANGES_AT_ONCE: Final = 4
 CALL_SECONDS: Final = 3.0
+
+
+class RowSource(Protocol):
+    """The rows of an overwrite, all of one commit time."""
+
+    def read(self, claim: BackfillClaim, after: bytes) -> BackfillVersions:
+        """Return the next rows of a range behind row id `after`, no more than a chunk."""
+
+
+class _EndedError(Exception):
+    """Ends the tasks of a driver that has returned."""
 
 
 class OverwriteReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +62,22 @@ class OverwriteReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int = 0
     bytes: int = 0
+
+
+def nodes_of(bootstrap: Iterable[str], connect: Callable[[str], NodeClient]) -> dict[NodeId, str]:
+    """Return the addresses of all data nodes, as one of these says; NotReadyError if none does."""
+    last: RezoneError = NotReadyError("no address of a data node is given")
+    for address in bootstrap:
+        client = connect(address)
+        try:
+            return dict(
+                client.call(RoutesRequest(), RouteTable, timeout_seconds=CALL_SECONDS).peers
+            )
+        except RezoneError as error:
+            last = error
+        finally:
+            client.close()
+    raise last
 
 
 class Overwriting:
@@ -64,8 +101,10 @@ class Overwriting:
         self._patience_seconds = patience_seconds
         self._pause = threading.Event()
         self._clients: dict[NodeId, NodeClient] = {}
-        self._bringing: dict[BackfillRange, Future[RangeReceipt]] = {}
+        self._tasks: dict[BackfillRange, tuple[RangeBackfill, Future[RangeReceipt]]] = {}
         self._receipt = OverwriteReceipt()
+        self._done = OverwriteReceipt()
+        self._begun = False
 
     def is_done(self) -> bool:
         """Return whether the overwrite of this name is done; nothing is asked for yet.
@@ -78,54 +117,121 @@ class Overwriting:
         finally:
             self._close()
 
-    def run(self, rows: NewRows) -> OverwriteReceipt:
+    def time(self) -> int:
+        """Return a commit time for all rows of the overwrite: what is written later is after it.
+
+        It lies a minute before the earliest clock of all data nodes. NotReadyError unless all of
+        them answer, and say it; ForbiddenError for a certificate that may fill no replicas.
+        """
+        try:
+            self._find_nodes()
+            request = AskOverwrite(name=self._name, begin=False)
+            times = [self._call(node, request).time for node in self._nodes]
+        finally:
+            self._close()
+        if not times or not all(times):
+            raise NotReadyError(
+                "a data node does not know the time yet, or is of an earlier release; retry"
+            )
+        return min(times) - TIME_MARGIN_MICROS
+
+    def run(self, rows: RowSource) -> OverwriteReceipt:
         """Return when the zone has these rows and no others of before; errors as `is_done`.
 
-        NotReadyError also when nothing could be brought, or was switched to, for too long.
+        NotReadyError also when nothing could be brought, or was switched to, for too long; and
+        whatever else `rows` raises.
         """
+        ended = threading.Event()
         since = self._clock()
         pool = ThreadPoolExecutor(RANGES_AT_ONCE, "overwrite")
         try:
             while True:
+                self._find_nodes()
                 progress = self._ask(begin=True)
                 if progress.filled_by == self._name:
+                    self._count()
                     return self._receipt
-                if progress.next_filled_by == self._name and self._bring(pool, progress, rows):
+                if progress.next_filled_by == self._name:
+                    self._begun = True
+                    self._bring(pool, progress, _Until(ended, rows))
+                if self._count():
                     since = self._clock()
                 if self._clock() - since > self._patience_seconds:
-                    raise NotReadyError(
-                        f"the overwrite {self._name} has come no further for "
-                        f"{self._patience_seconds:.0f} s"
-                    )
+                    raise NotReadyError(self._no_further())
                 self._pause.wait(self._every_seconds)
         finally:
+            ended.set()
             pool.shutdown(wait=False, cancel_futures=True)
             self._close()
 
-    def _bring(self, pool: ThreadPoolExecutor, progress: OverwriteProgress, rows: NewRows) -> bool:
-        """Have every range brought that is not under way; whether rows have come since.
+    def _no_further(self) -> str:
+        """Return what to tell of an overwrite that nothing has come of for too long."""
+        if self._begun:
+            return (
+                f"the overwrite {self._name} has come no further for "
+                f"{self._patience_seconds:.0f} s; its rebalance task says what it waits for"
+            )
+        return (
+            f"the overwrite {self._name} has not begun for {self._patience_seconds:.0f} s: the "
+            "operator begins it when it runs, the zone has no other task, and all data nodes answer"
+        )
 
-        Also those that were: a partition that has lost its rows begins again.
+    def _bring(self, pool: ThreadPoolExecutor, progress: OverwriteProgress, rows: "_Until") -> None:
+        """Have every range brought that is not under way.
+
+        Also those that were: a partition that has lost its rows begins again. What else than data
+        nodes has failed, such as a file of rows, fails the overwrite.
         """
-        before = self._receipt
         old = Layout(progress.generation, progress.partitions)
         new = Layout(progress.next_generation, progress.next_partitions)
         for overlap in overlaps(old, new):
             hash_range = BackfillRange(overlap.new, overlap.old)
-            there = self._bringing.get(hash_range)
-            if there is not None and not there.done():
-                continue
-            if there is not None and there.exception() is None:
-                brought = there.result()
-                self._receipt = OverwriteReceipt(
-                    rows=self._receipt.rows + brought.rows,
-                    bytes=self._receipt.bytes + brought.bytes,
-                )
-            task = RangeBackfill(hash_range, self._nodes, connect=self._connect, read=rows.read)
-            self._bringing[hash_range] = pool.submit(task.run)
+            if hash_range in self._tasks:
+                task, under_way = self._tasks[hash_range]
+                if not under_way.done():
+                    continue
+                error = under_way.exception()
+                if error is not None and not isinstance(error, RezoneError):
+                    raise error
+                self._done = self._done_and(task)
+            task = RangeBackfill(
+                hash_range, self._nodes, connect=self._connect, sleep=rows.sleep, read=rows.read
+            )
+            self._tasks[hash_range] = task, pool.submit(task.run)
+
+    def _done_and(self, task: RangeBackfill) -> OverwriteReceipt:
+        return OverwriteReceipt(
+            rows=self._done.rows + task.rows, bytes=self._done.bytes + task.bytes
+        )
+
+    def _count(self) -> bool:
+        """Count what all tasks have brought; whether that is more than before."""
+        tasks = [task for task, _ in self._tasks.values()]
+        before, self._receipt = (
+            self._receipt,
+            OverwriteReceipt(
+                rows=self._done.rows + sum(task.rows for task in tasks),
+                bytes=self._done.bytes + sum(task.bytes for task in tasks),
+            ),
+        )
         return self._receipt != before
 
     # --- asking ----------------------------------------------------------------------------------
+
+    def _find_nodes(self) -> None:
+        """Know the data nodes that have joined, and addresses that have changed."""
+        for node in list(self._nodes):
+            try:
+                table = self._client(node).call(
+                    RoutesRequest(), RouteTable, timeout_seconds=CALL_SECONDS
+                )
+            except RezoneError:
+                continue
+            for each, address in table.peers.items():
+                if self._nodes.get(each) != address:
+                    self._nodes[each] = address
+                    self._drop(each)
+            return
 
     def _ask(self, *, begin: bool) -> OverwriteProgress:
         """Ask all nodes; return what the one says that knows the newest configuration."""
@@ -144,11 +250,36 @@ class Overwriting:
         return max(found, key=lambda each: (each.generation, each.next_generation, each.filled_by))
 
     def _call(self, node: NodeId, request: AskOverwrite) -> OverwriteProgress:
+        return self._client(node).call(request, OverwriteProgress, timeout_seconds=CALL_SECONDS)
+
+    def _client(self, node: NodeId) -> NodeClient:
         if node not in self._clients:
             self._clients[node] = self._connect(self._nodes[node])
-        return self._clients[node].call(request, OverwriteProgress, timeout_seconds=CALL_SECONDS)
+        return self._clients[node]
+
+    def _drop(self, node: NodeId) -> None:
+        if (client := self._clients.pop(node, None)) is not None:
+            client.close()
 
     def _close(self) -> None:
-        for client in self._clients.values():
-            client.close()
-        self._clients.clear()
+        for node in list(self._clients):
+            self._drop(node)
+
+
+class _Until:
+    """Rows for tasks that end when their driver has returned."""
+
+    def __init__(self, ended: threading.Event, rows: RowSource) -> None:
+        self._ended = ended
+        self._rows = rows
+
+    def read(self, claim: BackfillClaim, after: bytes) -> BackfillVersions:
+        """Return the next rows; _EndedError when nobody waits for them any more."""
+        if self._ended.is_set():
+            raise _EndedError
+        return self._rows.read(claim, after)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; _EndedError as `read`."""
+        if self._ended.wait(seconds):
+            raise _EndedError

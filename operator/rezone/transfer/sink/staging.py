@@ -6,6 +6,7 @@ own, whose name goes to the driver with its result. So what a failed, repeated o
 attempt has written is never looked at.
 """
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -51,6 +52,28 @@ class Staging:
             for batch in stream:
                 batch.validate(full=True)
                 yield batch
+
+    def write_bytes(self, content: Iterator[bytes]) -> str:
+        """Write a new file of bytes; return its name, which is empty where there are none."""
+        first = next(content, None)
+        if first is None:
+            return ""
+        name = f"{uuid.uuid4()}.run"
+        self._files.create_dir(self._folder, recursive=True)
+        with self._files.open_output_stream(self._path(name)) as file:
+            file.write(first)
+            for data in content:
+                file.write(data)
+        return name
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[Any]:
+        """Give a file to read anywhere in, None when it is not there."""
+        if self._files.get_file_info(self._path(name)).type is not fs.FileType.File:
+            yield None
+            return
+        with self._files.open_input_file(self._path(name)) as file:
+            yield file
 
     def note(self, name: str, content: bytes) -> None:
         """Write a small file whole: who dies in it leaves the one before."""

@@ -253,7 +253,8 @@ class OverwriteProgress(Message, frozen=True):
     """How far a node knows the overwrites of its zone to be.
 
     `filled_by` is the last one that is done, `next_filled_by` the one whose partitions take rows;
-    both are empty before any. The layouts are as in `ZoneConfig`.
+    both are empty before any. The layouts are as in `ZoneConfig`. `time` is the node's: all that it
+    writes later has a later commit time. It is 0 while the node does not know the time.
     """
 
     partitions: Count
@@ -262,3 +263,4 @@ class OverwriteProgress(Message, frozen=True):
     next_generation: Count = 0
     next_filled_by: str = ""
     filled_by: str = ""
+    time: Count = 0

@@ -1,0 +1,121 @@
+"""The operator's part of an overwrite, for tests with data nodes alone (decision 0500)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+import msgspec
+from replica_cluster import Coordinator
+from resharding_kit import begin_to_seal, overlaps_of, placed, progress, resharded
+
+from rezone.wire.errors import RezoneError
+from rezone.wire.layouts import layout_of, next_layout_of
+from rezone.wire.messages import SealState
+
+
+def seal_all(c: Coordinator) -> int:
+    """Seal all old partitions; return the time from which on the new ones may be read."""
+    for partition in layout_of(c.config).ids:
+        begin_to_seal(c, partition)
+
+    def sealed(partition: int) -> bool:
+        return c.report(c.records[partition].leader, partition).seal is SealState.SEALED
+
+    c.until_each("it is sealed", layout_of(c.config).ids, sealed)
+    ranges = overlaps_of(c)
+    c.until_each("all is taken over", ranges, lambda each: progress(c, each).sealed)
+    return max(progress(c, each).sealed_time for each in ranges) + 1
+
+
+def switch(c: Coordinator, readable_from: int, name: str = "job") -> None:
+    """Have the next layout serve, as the operator does, and then be the only one."""
+    new = next_layout_of(c.config)
+    assert new is not None
+    c.config = msgspec.structs.replace(
+        c.config,
+        next_filled_by="",
+        filled_by=name,
+        readable_from=readable_from,
+        readable_generation=new.generation,
+    )
+    c.configure()
+
+
+def drop_old(c: Coordinator) -> None:
+    """Have the new layout be the only one, as when the old partitions are gone."""
+    new = next_layout_of(c.config)
+    assert new is not None
+    c.config = msgspec.structs.replace(
+        c.config, generation=new.generation, partitions=new.partitions, next_partitions=0
+    )
+    c.configure()
+
+
+class OverwritingOperator:
+    """Does what drivers ask all data nodes for: a context; `go_on` lets it seal and switch.
+
+    `begun` is set when the new partitions of an overwrite are there.
+    """
+
+    def __init__(self, c: Coordinator) -> None:
+        self._c = c
+        self._over = threading.Event()
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self.failed:
+            raise self.failed[0]
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(0.05):
+                if name := self._asked():
+                    self._overwrite(name)
+        except BaseException as error:
+            self.failed.append(error)
+            raise
+
+    def _asked(self) -> str:
+        names = {self._c.node(each).overwrites.asked for each in self._c.peers}
+        name = names.pop() if len(names) == 1 else ""
+        known = {self._c.config.filled_by, self._c.config.cancelled_overwrite}
+        return "" if name in known else name
+
+    def _overwrite(self, name: str) -> None:
+        c = self._c
+        c.config = msgspec.structs.replace(
+            c.config, next_partitions=c.config.partitions, next_filled_by=name
+        )
+        c.configure()
+        new = next_layout_of(c.config)
+        assert new is not None
+        for index, partition in enumerate(new.ids):
+            c.create(partition, placed(c, index))
+        self.begun.set()
+        while not (self.go_on.is_set() and self._all_there()):
+            if self._over.wait(0.05):
+                return
+        switch(c, seal_all(c), name)
+        drop_old(c)
+        self.begun.clear()
+
+    def _all_there(self) -> bool:
+        try:
+            return all(self._is_there(each) for each in overlaps_of(self._c))
+        except RezoneError:
+            return False
+
+    def _is_there(self, overlap: object) -> bool:
+        return bool(resharded(self._c, overlap))  # type: ignore[arg-type]
