@@ -55,7 +55,7 @@ def drop_old(c: Coordinator) -> None:
 class OverwritingOperator:
     """Does what drivers ask all data nodes for: a context; `go_on` lets it seal and switch.
 
-    `begun` is set when the new partitions of an overwrite are there.
+    `begun` is set when the new partitions of an overwrite are there, `asked` has all names.
     """
 
     def __init__(self, c: Coordinator) -> None:
@@ -64,6 +64,7 @@ class OverwritingOperator:
         self.begun = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
+        self.asked: list[str] = []
         self.failed: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -81,13 +82,13 @@ class OverwritingOperator:
     def _run(self) -> None:
         try:
             while not self._over.wait(0.05):
-                if name := self._asked():
+                if name := self._name():
                     self._overwrite(name)
         except BaseException as error:
             self.failed.append(error)
             raise
 
-    def _asked(self) -> str:
+    def _name(self) -> str:
         names = {self._c.node(each).overwrites.asked for each in self._c.peers}
         name = names.pop() if len(names) == 1 else ""
         known = {self._c.config.filled_by, self._c.config.cancelled_overwrite}
@@ -95,6 +96,7 @@ class OverwritingOperator:
 
     def _overwrite(self, name: str) -> None:
         c = self._c
+        self.asked.append(name)
         c.config = msgspec.structs.replace(
             c.config, next_partitions=c.config.partitions, next_filled_by=name
         )

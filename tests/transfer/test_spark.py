@@ -109,7 +109,7 @@ def test_the_data_source_reads_and_writes_all_types(spark: Any) -> None:
             **options, operation="delete"
         ).save()
         assert read.selectExpr("min(id)", "count(*)").collect()[0] == (100, 400)
-        with pytest.raises(Exception, match="then delete the keys"):
+        with pytest.raises(Exception, match='needs the option "stagingDirectory"'):
             made.write.format("rezone").mode("overwrite").options(**options).save()
         with pytest.raises(Exception, match="serve zone 'z', not 'other'"):
             spark.read.format("rezone").options(**{**options, "zone": "other"}).load()

@@ -5,6 +5,8 @@
     df = spark.read.format("rezone").option("bootstrap", "orders.shop.svc:7400").load()
     df.write.format("rezone").mode("append").option("bootstrap", "orders.shop.svc:7400").save()
 
+`mode("overwrite")` replaces all rows of a zone by one switch (`sink.overwrite_writer`).
+
 Options: `bootstrap`, addresses of any of the zone's nodes, separated by commas; `zone`, checked
 against the zone's name when given; `asOf`, read as of this time in microseconds since 1970 (without
 it each partition is read at its own newest time); `readFrom`, "leaders" (the default) or "any",
@@ -46,6 +48,7 @@ from pyspark.sql.datasource import Filter as SparkFilter
 from pyspark.sql.types import StructType
 
 from rezone.client import Filter, PartitionWrite, Selection, TableClient
+from rezone.transfer.sink.overwrite_writer import OverwriteWriter
 from rezone.transfer.sink.submitting import acknowledged
 from rezone.transfer.sink.writers import StagedWriter, StreamWriter
 from rezone.transfer.source.changes import ChangesDataSource
@@ -128,15 +131,11 @@ class RezoneDataSource(DataSource):  # type: ignore[misc]
         """Return a reader of the columns in `schema`."""
         return RezoneReader(SourceOptions.read(self.options), tuple(schema.fieldNames()))
 
-    def writer(self, schema: StructType, overwrite: bool) -> "RezoneWriter | StagedWriter":  # noqa: ARG002, FBT001
-        """Return a writer; overwriting a whole zone is refused."""
-        if overwrite:
-            raise ValueError(
-                'rezone does not overwrite a zone: writes are upserts, by mode("append"). Write '
-                'the new rows with "stagingDirectory", then delete the keys that they do not have '
-                'by "operation" "delete" (docs/use/spark.md, "Overwriting a zone")'
-            )
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002, FBT001
+        """Return a writer; OverwriteRefusedError where the zone cannot be overwritten now."""
         options = SourceOptions.read(self.options)
+        if overwrite:
+            return OverwriteWriter.begin(options)
         if options.staging:
             return StagedWriter(options, f"job-{uuid.uuid4()}")
         return RezoneWriter(options)

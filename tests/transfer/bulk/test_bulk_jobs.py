@@ -29,7 +29,9 @@ from bulk_commands_kit import (
     submitted,
 )
 from iceberg_kit import delete_positions, lake, rows_of, table_of
+from overwriting_kit import OverwritingOperator
 from replica_cluster import FAST, Coordinator, cluster
+from resharding_kit import create_old
 
 import rezone
 from rezone.client import TableClient
@@ -369,33 +371,37 @@ def test_examples_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("spark")
+@pytest.mark.proves("SP-05")
 def test_rows_are_replaced_and_what_others_write_meanwhile_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that somebody has added during the job would be deleted as old ones."""
-    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
-
-    read = datasource.read_table
+    """Rows that somebody has added during the job would be gone with the old ones."""
     with (
         cluster(tmp_path / "zone", 1, config=CONFIG, settings=FAST) as zone,
         TableClient([zone.nodes[0].address]) as table,
     ):
-        for partition in range(2):
-            zone.create(partition, (0,))
+        create_old(zone)
+        zone.watch()
         table.write(rows(0, 50))
         new = [{"id": n, "value": "new"} for n in range(30, 90)]
         (tmp_path / "in").mkdir()
         pq.write_table(pa.Table.from_pylist(new), tmp_path / "in" / "new.parquet")
         others = rows(100, 110)
-
-        def read_later(*arguments: Any, **options: Any) -> Any:
-            table.write(others)
-            return read(*arguments, **options)
-
-        monkeypatch.setattr(datasource, "read_table", read_later)
         monkeypatch.setenv("ORDERS", zone.nodes[0].address)
         monkeypatch.setenv("INCOMING", str(tmp_path / "in"))
         monkeypatch.setenv("STAGING", str(tmp_path / "staging"))
-        run_example(EXAMPLES / "replace_rows.py")
+        monkeypatch.setenv("NAME", "nightly")
+        with OverwritingOperator(zone) as operator, ThreadPoolExecutor() as pool:
+            operator.go_on.clear()
+
+            def write_meanwhile() -> None:
+                assert operator.begun.wait(SECONDS)
+                assert table.scan().num_rows == 50
+                table.write(others)
+                operator.go_on.set()
+
+            meanwhile = pool.submit(write_meanwhile)
+            run_example(EXAMPLES / "replace_rows.py")
+            meanwhile.result()
         assert table.scan().sort_by("id").to_pylist() == new + others
-        assert not list((tmp_path / "staging").iterdir())
+        assert not list((tmp_path / "staging").rglob("*.run"))

@@ -11,7 +11,8 @@ import msgspec
 from rezone.client import Filter, TableClient
 from rezone.wire.codec.filters import FilterTerms
 from rezone.wire.errors import UNREADABLE
-from rezone.wire.transport.tls import TlsDirectory
+from rezone.wire.transport.flight import NodeClient
+from rezone.wire.transport.tls import TlsDirectory, tls_from_environment
 
 COUNT_MAX = (1 << 63) - 1
 """The most that a number in an option may be: Spark has no larger ones."""
@@ -37,6 +38,7 @@ class SourceOptions:
     limit: int | None
     rows: Filter | None
     staging: str | None
+    overwrite_name: str | None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -67,12 +69,20 @@ class SourceOptions:
             count_option(options, "limit"),
             decode_filter(options["filter"]) if options.get("filter") else None,
             options.get("stagingDirectory"),
+            options.get("overwriteName"),
         )
+
+    def connect(self, address: str) -> NodeClient:
+        """Return a client of one data node, with the certificate that the options say."""
+        return NodeClient(address, tls=self._tls or tls_from_environment())
+
+    @property
+    def _tls(self) -> TlsDirectory | None:
+        return TlsDirectory(Path(self.tls_directory)) if self.tls_directory else None
 
     def client(self) -> TableClient:
         """Return a client of the zone; ValueError when its nodes serve another one."""
-        tls = TlsDirectory(Path(self.tls_directory)) if self.tls_directory else None
-        client = TableClient(self.bootstrap, tls=tls)
+        client = TableClient(self.bootstrap, tls=self._tls)
         if self.zone and client.config.zone != self.zone:
             found = client.config.zone
             client.close()
