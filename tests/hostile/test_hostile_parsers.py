@@ -45,7 +45,7 @@ ELSEWHERE = ("rezone.local", "rezone.cli.demo")
 def test_parsers_refuse(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Asserts that each parser takes bytes, or refuses them by the exceptions that it names.
 
-    And that none reads without end, of which nothing would be seen if what is written were captured.
+    And that none reads without end, which nobody would see if what is written were captured.
     """
     with capfd.disabled():
         PARSERS[name].fuzz()

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import random
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -19,9 +20,9 @@ import pyarrow as pa
 
 from rezone.transfer.copying.backfill import RangeBackfill, RangeReceipt
 from rezone.transfer.copying.new_rows import NewRows
-from rezone.transfer.copying.overwriting import ASK_SECONDS, Overwriting
+from rezone.transfer.copying.overwriting import ASK_SECONDS, Overwriting, _Until
 from rezone.wire.errors import ConflictError, NotReadyError, RezoneError
-from rezone.wire.messages import AskOverwrite, NodeId, OverwriteProgress
+from rezone.wire.messages import AskOverwrite, NodeId
 from rezone.wire.transport.flight import NodeClient
 from simulation.nodes.disk import MachineDiedError
 from simulation.nodes.network import Network
@@ -177,7 +178,7 @@ class Driver:
         self._calls = calls
         self._clock = clock
         self._counts = counts
-        self._rows = job.rows()
+        self._until = _Until(threading.Event(), job.rows())
         self._overwriting = Overwriting(job.name, nodes, connect=calls.connect, clock=clock)
         self._tasks = _Tasks(clock, calls.rng)
         self._ask_at = 0.0
@@ -208,15 +209,13 @@ class Driver:
         if progress.filled_by == self.job.name:
             self.done = self.ended = True
             return
-        if self._brings(progress):
+        if progress.next_filled_by == self.job.name:
+            self._overwriting._bring(self._tasks, progress, self._until)  # type: ignore[arg-type]
+        if self._overwriting._count():
             self._since = self._clock()
         if self._clock() - self._since > PATIENCE_SECONDS:
             self._counts["driver out of patience"] += 1
             self.ended = True
-
-    def _brings(self, progress: OverwriteProgress) -> bool:
-        mine = progress.next_filled_by == self.job.name
-        return mine and self._overwriting._bring(self._tasks, progress, self._rows)  # type: ignore[arg-type]
 
 
 def is_done(job: Job, calls: Calls, nodes: Mapping[NodeId, str]) -> bool:

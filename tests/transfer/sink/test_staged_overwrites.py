@@ -17,6 +17,7 @@ from resharding_kit import create_old
 
 from rezone.client import TableClient
 from rezone.transfer.copying import new_rows
+from rezone.transfer.copying.backfill import VERSIONS_SCHEMA
 from rezone.transfer.copying.overwriting import Overwriting, nodes_of
 from rezone.transfer.sink import merged_runs, staged_runs
 from rezone.transfer.sink.merged_runs import MergedRuns, StagedNewRows
@@ -27,7 +28,13 @@ from rezone.wire.codec.keyspace import HASH_SPACE
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.errors import ConflictError, InvalidRowError, NotReadyError
-from rezone.wire.messages import BackfillClaim, BackfillVersions, ReshardRange, ZoneConfig
+from rezone.wire.messages import (
+    BackfillClaim,
+    BackfillVersions,
+    ReshardRange,
+    StreamStart,
+    ZoneConfig,
+)
 from rezone.wire.transport.flight import NodeClient
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -68,12 +75,13 @@ def staged(staging: Staging, rows: list[dict[str, Any]], tasks: int = 3) -> list
 def claim(first: int, end: int) -> BackfillClaim:
     """Return what a partition says that it lacks."""
     hashes = ReshardRange(target=9, source=0, first_hash=first, last_hash=end - 1)
-    return BackfillClaim(hash_range=hashes, begun=(1, 1), leader_epoch=1)
+    return BackfillClaim(hash_range=hashes, begun=StreamStart(1, "u"), leader_epoch=1)
 
 
 def read_all(rows: StagedNewRows, first: int, end: int) -> list[BackfillVersions]:
     """Read a range, chunk by chunk."""
-    found, after = [], b""
+    found: list[BackfillVersions] = []
+    after = b""
     while not found or not found[-1].end:
         found.append(rows.read(claim(first, end), after))
         after = found[-1].reached
@@ -82,7 +90,7 @@ def read_all(rows: StagedNewRows, first: int, end: int) -> list[BackfillVersions
 
 def batch_in(chunk: BackfillVersions) -> Any:
     """Return the versions of a chunk."""
-    return pa.ipc.read_record_batch(pa.py_buffer(chunk.versions), new_rows.VERSIONS_SCHEMA)
+    return pa.ipc.read_record_batch(pa.py_buffer(chunk.versions), VERSIONS_SCHEMA)
 
 
 @pytest.mark.proves("SP-05")

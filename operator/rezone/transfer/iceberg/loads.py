@@ -25,7 +25,12 @@ from rezone.transfer.bulk.parquet import (
 from rezone.transfer.bulk.sources import Source
 from rezone.transfer.iceberg.tables import FOOTERS_AT_ONCE, IcebergTable
 
-DELETED = pa.schema([pa.field("file_path", pa.string(), False), pa.field("pos", pa.int64(), False)])
+DELETED = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False),
+        pa.field("pos", pa.int64(), nullable=False),
+    ]
+)
 """What a file of deleted rows says of each: the data file, and the row's place in it."""
 
 
