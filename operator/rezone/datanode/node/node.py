@@ -9,6 +9,7 @@ alone makes due on the node's own (`node_threads`); each consumer channel has on
 served channel two.
 """
 
+import functools
 import math
 import os
 import threading
@@ -123,11 +124,9 @@ class DataNode:
         self.ingesting = Ingesting(
             self.find, lambda partition: self.find(partition).reshard_streams, self.foreground
         )
+        asked = functools.partial(self.board.touched, None, at_once=True)
         self.overwrites = Overwrites(
-            lambda: self.zone.state.config,
-            self.clock,
-            lambda: self.board.touched(None, at_once=True),
-            time=self.clock.known,
+            lambda: self.zone.state.config, self.clock, asked, time=self.clock.known
         )
         self.change_source = ChangeSource(self.find, self.clock, self._stopping)
         self.reshard_pulls = ReshardPulls(self, connect)
