@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -10,7 +11,7 @@ from replica_cluster import Coordinator
 from resharding_kit import begin_to_seal, overlaps_of, placed, progress, resharded
 
 from rezone.wire.errors import RezoneError
-from rezone.wire.layouts import layout_of, next_layout_of
+from rezone.wire.layouts import Overlap, layout_of, next_layout_of
 from rezone.wire.messages import SealState
 
 
@@ -55,7 +56,8 @@ def drop_old(c: Coordinator) -> None:
 class OverwritingOperator:
     """Does what drivers ask all data nodes for: a context; `go_on` lets it seal and switch.
 
-    `begun` is set when the new partitions of an overwrite are there, `asked` has all names.
+    `begun` is set when all reshard streams of an overwrite have begun: what is written from then on
+    stays. `asked` has all names.
     """
 
     def __init__(self, c: Coordinator) -> None:
@@ -105,19 +107,19 @@ class OverwritingOperator:
         assert new is not None
         for index, partition in enumerate(new.ids):
             c.create(partition, placed(c, index))
+        while not self._all(lambda each: progress(c, each).begun):
+            if self._over.wait(0.05):
+                return
         self.begun.set()
-        while not (self.go_on.is_set() and self._all_there()):
+        while not (self.go_on.is_set() and self._all(lambda each: bool(resharded(c, each)))):
             if self._over.wait(0.05):
                 return
         switch(c, seal_all(c), name)
         drop_old(c)
         self.begun.clear()
 
-    def _all_there(self) -> bool:
+    def _all(self, fits: Callable[[Overlap], bool]) -> bool:
         try:
-            return all(self._is_there(each) for each in overlaps_of(self._c))
+            return all(map(fits, overlaps_of(self._c)))
         except RezoneError:
             return False
-
-    def _is_there(self, overlap: object) -> bool:
-        return bool(resharded(self._c, overlap))  # type: ignore[arg-type]
