@@ -119,6 +119,8 @@ FRAMES = (
 )
 RECORD = TransactionRecord(bytes(16), 1, EntryKind.INTENTS, 5, 6)
 INTENT_HEAD = struct.pack("<QQB", 1, 1, OP_UPSERT)
+OF_NO_KIND = BODY[:29] + b"\x09" + BODY[30:]
+"""Its first message is none that Arrow knows, which does not verify it then."""
 
 
 def read_message(data: bytes) -> None:
@@ -286,7 +288,7 @@ PARSERS = {
         read_message, (messages.encode(WRITE), messages.encode(READ)), (msgspec.MsgspecError,)
     ),
     "bodies of upserts": Parser(
-        functools.partial(read_body, delete=False), (BODY,), (RezoneError,)
+        functools.partial(read_body, delete=False), (BODY,), (RezoneError,), (OF_NO_KIND,)
     ),
     "bodies of another writer": Parser(
         functools.partial(read_body, delete=False), (BODY_WITH_METADATA,), (RezoneError,)

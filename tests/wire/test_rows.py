@@ -1,6 +1,7 @@
 """The row format: round trips over all types, injective keys, refusals that say what to do."""
 
 import datetime as dt
+import struct
 from typing import Any
 
 import msgspec
@@ -315,6 +316,22 @@ def test_ipc_refuses_what_is_not_one_batch_of_the_schema() -> None:
         stream.write_batch(batch)
     with pytest.raises(InvalidRowError, match="more than one"):
         bodies.from_ipc(sink.getvalue().to_pybytes(), codec.arrow_schema)
+
+
+@pytest.mark.proves("TR-03")
+@pytest.mark.parametrize("kind", [0, 2, 3, 9, 255])
+def test_a_body_that_says_that_it_begins_with_no_schema_is_refused(kind: int) -> None:
+    """Arrow takes any header for a schema, and does not verify one of a kind that it does not know.
+
+    A data node ended by a segmentation fault, or took the body.
+    """
+    codec = RowCodec(ALL_TYPES)
+    body = bytearray(bodies.to_ipc(pa.RecordBatch.from_pylist([], codec.arrow_schema)))
+    place = 8 + struct.unpack_from("<I", body, 8)[0]
+    fields = place - struct.unpack_from("<i", body, place)[0]
+    body[place + struct.unpack_from("<H", body, fields + 6)[0]] = kind
+    with pytest.raises(InvalidRowError, match="does not begin with a schema"):
+        bodies.from_ipc(bytes(body), codec.arrow_schema)
 
 
 def test_ipc_bodies_of_other_writers_are_read() -> None:

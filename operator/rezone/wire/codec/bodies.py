@@ -83,7 +83,11 @@ def _read_behind(head: bytes, body: bytes | memoryview, schema: Any) -> tuple[An
 def _read_stream(body: bytes | memoryview, schema: Any) -> tuple[Any, bool]:
     """Return the first batch of a stream, and whether there is another one."""
     reader = pa.BufferReader(pa.py_buffer(body))
-    got = pa.ipc.read_schema(pa.ipc.read_message(reader))
+    message = pa.ipc.read_message(reader)
+    if message.type != "schema":
+        # Arrow takes any header for a schema: the process would end, or read what is not its own.
+        raise InvalidRowError("the body does not begin with a schema")
+    got = pa.ipc.read_schema(message)
     check_schema(got, schema)
     batch = _read_batch(reader, got)
     return batch, reader.read() not in {b"", _IPC_END}
