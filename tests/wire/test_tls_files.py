@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -113,3 +114,17 @@ def test_only_a_uri_stands_for_a_role(uri: str) -> None:
     for name in others:
         assert Identity.parse(name_text(name)) is None
     assert Identity.parse(name_text(x509.DNSName("accounts.shop.svc"))) is not None
+
+
+@pytest.mark.proves("TR-03")
+def test_a_certificate_of_a_version_that_is_none_is_refused() -> None:
+    """Cryptography has an exception of its own for it: whoever looks at files would end by it."""
+    files = AUTHORITY.issue(WRITER, NOW)
+    end = "-----END CERTIFICATE-----"
+    leaf = files.certificate.decode().split(end, 1)[0]
+    first, *lines = leaf.strip().splitlines()
+    version = b"\xa0\x03\x02\x01"
+    der = base64.b64decode("".join(lines)).replace(version + b"\x02", version + b"\x06", 1)
+    wrong = "\n".join([first, base64.b64encode(der).decode(), end, ""]).encode()
+    with pytest.raises(TlsFilesError, match="version"):
+        TlsFiles.parse(files.authority, wrong, files.key)

@@ -43,6 +43,7 @@ UNREADABLE_CERTIFICATE = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
+    x509.InvalidVersion,
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
