@@ -153,7 +153,7 @@ def write_stream(sink: Any) -> None:
 
 
 VALUE = (ValueError,)
-DELETED = written(lambda sink: pq.write_table(DELETES, sink))
+DELETES_FILE = written(lambda sink: pq.write_table(DELETES, sink))
 PARSERS = {
     "tokens": Parser(read_token, (TOKEN,), (token.FeedTokenError,)),
     "signed tokens": Parser(
@@ -207,9 +207,9 @@ PARSERS = {
     ),
     "deleted rows of Iceberg tables": Parser(
         functools.partial(read_file, read_deletes),
-        (DELETED,),
+        (DELETES_FILE,),
         REFUSED_BY_ARROW,
-        (DELETED[:196] + b"\0" + DELETED[197:],),
+        (DELETES_FILE[:196] + b"\0" + DELETES_FILE[197:],),
     ),
     "CSV files": Parser(
         functools.partial(read_file, read_csv), (b"key,value\na,1\n",), REFUSED_BY_ARROW

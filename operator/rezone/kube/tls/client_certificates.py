@@ -12,13 +12,12 @@ Concurrency: used by the tasks of one event loop.
 """
 
 import base64
-import binascii
 from datetime import datetime
 from typing import Any
 
 import structlog
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from rezone.domain.access.client_requests import SIGNER, ClientRequest
@@ -27,18 +26,13 @@ from rezone.kube.api.errors import ConflictWriteError
 from rezone.kube.api.kinds import AccessReview, CertificateRequest, Manifest, ZoneKind
 from rezone.kube.tls.authority import PublicKey
 from rezone.kube.tls.certificates import IssuedCertificates
-from rezone.wire.transport.tls import name_text, utc_now
+from rezone.wire.transport.tls import UNREADABLE_CERTIFICATE, name_text, utc_now
 
 _log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS = 0.5
 _RSA_BITS_MIN = 2048
 _CURVES = (ec.SECP256R1, ec.SECP384R1)
-_UNREADABLE = (
-    *(binascii.Error, ValueError, TypeError, UnsupportedAlgorithm),
-    *(x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType),
-)
-"""What raises whoever reads a request that was made to hurt."""
 _USER_FIELDS = {"username": "user", "groups": "groups", "uid": "uid", "extra": "extra"}
 
 
@@ -128,7 +122,7 @@ def parse(spec: Manifest) -> tuple[ClientRequest, PublicKey]:
         asked = x509.load_pem_x509_csr(base64.b64decode(spec["request"], validate=True))
         names = tuple(map(name_text, _alternative_names(asked)))
         key = _usable_key(asked)
-    except _UNREADABLE as error:
+    except UNREADABLE_CERTIFICATE as error:
         raise UnusableRequestError(f"it cannot be signed: {error}") from error
     request = ClientRequest(
         names=names,

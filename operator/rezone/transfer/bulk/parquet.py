@@ -62,14 +62,20 @@ def read_unit(directory: Directory, unit: ParquetUnit) -> Iterator[Any]:
 def read_groups(file: Any, unit: ParquetUnit, columns: list[str] | None = None) -> Iterator[Any]:
     """Yield the record batches of a unit of an open file, with all columns or some."""
     groups = list(range(unit.first_group, unit.first_group + unit.groups))
+    yield from read_batches(file, columns, groups)
+
+
+def read_batches(
+    file: Any, columns: list[str] | None = None, groups: list[int] | None = None
+) -> Iterator[Any]:
+    """Yield the record batches of an open file, of all row groups or some.
+
+    Not by a dataset, by which `pq.read_table` reads: a thread of Arrow's meets what is damaged, and
+    who waits for that thread waits without end.
+    """
     yield from pq.ParquetFile(file).iter_batches(
         ROWS_PER_BATCH, row_groups=groups, columns=columns, use_threads=False
     )
-
-
-def read_batches(file: Any, columns: list[str]) -> Iterator[Any]:
-    """Yield all record batches of an open file, with some columns."""
-    yield from pq.ParquetFile(file).iter_batches(ROWS_PER_BATCH, columns=columns, use_threads=False)
 
 
 def check_columns(name: str, found: list[str], schema: Any) -> None:

@@ -193,27 +193,16 @@ class Overwriting:
                 error = under_way.exception()
                 if error is not None and not isinstance(error, RezoneError):
                     raise error
-                self._done = self._done_and(task)
+                self._done = _with(self._done, task)
             task = RangeBackfill(
                 hash_range, self._nodes, connect=self._connect, sleep=rows.sleep, read=rows.read
             )
             self._tasks[hash_range] = task, pool.submit(task.run)
 
-    def _done_and(self, task: RangeBackfill) -> OverwriteReceipt:
-        return OverwriteReceipt(
-            rows=self._done.rows + task.rows, bytes=self._done.bytes + task.bytes
-        )
-
     def _count(self) -> bool:
         """Count what all tasks have brought; whether that is more than before."""
-        tasks = [task for task, _ in self._tasks.values()]
-        before, self._receipt = (
-            self._receipt,
-            OverwriteReceipt(
-                rows=self._done.rows + sum(task.rows for task in tasks),
-                bytes=self._done.bytes + sum(task.bytes for task in tasks),
-            ),
-        )
+        before = self._receipt
+        self._receipt = _with(self._done, *(task for task, _ in self._tasks.values()))
         return self._receipt != before
 
     # --- asking ----------------------------------------------------------------------------------
@@ -264,6 +253,14 @@ class Overwriting:
     def _close(self) -> None:
         for node in list(self._clients):
             self._drop(node)
+
+
+def _with(receipt: OverwriteReceipt, *tasks: RangeBackfill) -> OverwriteReceipt:
+    """Return a receipt with what these tasks have brought besides."""
+    return OverwriteReceipt(
+        rows=receipt.rows + sum(task.rows for task in tasks),
+        bytes=receipt.bytes + sum(task.bytes for task in tasks),
+    )
 
 
 class _Until:

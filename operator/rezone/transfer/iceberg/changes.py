@@ -194,6 +194,7 @@ class _NewFiles:
     def read(self, path: str) -> Any:
         """Return the rows of a file."""
         with self.io.new_input(path).open() as stream:
+            # Not by a dataset, for a damaged file: `bulk.parquet.read_batches`.
             return pq.ParquetFile(stream).read(use_threads=False)
 
 

@@ -215,11 +215,7 @@ def _deleted(io: Any, unit: SnapshotUnit) -> Any:
 
 
 def _of_positions(io: Any, location: str, name: str) -> Any:
-    """Return the positions that a file has of a data file. Raises ValueError when it is damaged.
-
-    In batches, as other files of a load are read: by `pq.read_table`, which reads by a dataset, a
-    thread of Arrow's meets the damage, and who waits for that thread waits without end.
-    """
+    """Return the positions that a file has of a data file."""
     found = [pa.array([], pa.int64())]
     with io.new_input(location).open() as file:
         for batch in read_batches(file, list(DELETED.names)):

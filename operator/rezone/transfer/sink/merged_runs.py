@@ -7,6 +7,7 @@ indexes; never all rows.
 Concurrency: ranges are read by threads of their own; one window is made at a time.
 """
 
+import bisect
 import heapq
 import threading
 from collections.abc import Iterator, Sequence
@@ -56,14 +57,8 @@ class _Run(NamedTuple):
 
     def since(self, start: bytes) -> Iterator[PieceOf]:
         """Yield the pieces that have rows from a row id on."""
-        low, high = 0, len(self.pieces)
-        while low < high:
-            middle = (low + high) // 2
-            if self.pieces[middle].last < start:
-                low = middle + 1
-            else:
-                high = middle
-        for place in range(low, len(self.pieces)):
+        first = bisect.bisect_left(self.pieces, start, key=lambda piece: piece.last)
+        for place in range(first, len(self.pieces)):
             yield PieceOf(self.file, self.pieces[place])
 
 

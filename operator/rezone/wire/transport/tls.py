@@ -38,7 +38,7 @@ HOSTS_BELOW = "svc"
 """Where the host names are that a certificate may have: Services of Kubernetes."""
 
 
-# Parts of a certificate are read when they are asked for, and refused only then.
+# Parts of a certificate, or a request for one, are read when asked for, and refused only then.
 UNREADABLE_CERTIFICATE = (
     ValueError,
     TypeError,
