@@ -127,7 +127,8 @@ def test_a_copy_says_that_nobody_has_compared_it_until_it_is_told(
         c.wait_up(2)
         c.configure()
         c.until("it is there", lambda: c.report(2, P).uncompared == copied)
-        digest = c.call(2, DigestRequest(partition=P), DigestReply)
+        # A follower that has begun again knows no time as of which it can be read until it is told.
+        digest = c.until("digest", lambda: c.call(2, DigestRequest(partition=P), DigestReply))
         assert digest.uncompared == copied
         for told, left in (("another", copied), (copied, "")):
             note = NoteCompared(fence=c.fence(), partition=P, uncompared=told)
