@@ -32,7 +32,7 @@ test: test-tools prepare checkers ## Run the test suite on a real API server, Ro
 ifdef TEST_ARGS
 	$(RUN) -m pytest $(TEST_ARGS)
 else
-	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,tests/datanode)" "$(call without_long,$(ROWS_AND_JOBS:%=tests/%))" "$(call without_long,$(call ignoring,controller datanode simulation $(ROWS_AND_JOBS)))" "$(call without_long,tests/simulation)"
+	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,$(ROWS_AND_JOBS:%=tests/%))" "$(call without_long,tests/datanode)" "$(call without_long,tests/simulation)" "$(call without_long,$(call ignoring,controller datanode simulation $(ROWS_AND_JOBS)))"
 endif
 
 test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -38,6 +39,11 @@ settings.load_profile("rezone-ci" if os.environ.get("CI") else "rezone")
 # A JVM of a test is over before what its optimizing compiler has made pays: Spark's sessions take
 # half as much of a processor without.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and collected tests out of garbage collections: a tenth of all tests' time."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

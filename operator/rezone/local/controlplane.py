@@ -336,11 +336,10 @@ def free_ports(count: int) -> list[int]:
     Below the range the system gives to outgoing connections: one of those could take the port while
     the cluster is down. Raises LocalError if there are too few.
     """
-    candidates = _PORTS.copy()
     # Not from the first on: two clusters that start at once would choose the same ones.
-    random.SystemRandom().shuffle(candidates)
+    first = random.SystemRandom().randrange(len(_PORTS))
     found: list[int] = []
-    for port in candidates:
+    for port in _PORTS[first:] + _PORTS[:first]:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((LOOPBACK, port))
