@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from foreground_kit import Time, busy
 from replica_cluster import Client, cluster
 
 from rezone.datanode.observing.copymetrics import CopyCollector
@@ -25,37 +26,6 @@ from rezone.storage.reshard.reshard_entries import Stand, begin_entry
 from rezone.wire.messages import ReshardPosition, Role
 
 P, Q = 0, 1
-
-
-class Time:
-    """A clock that only waiting moves; `at` maps moments to what happens then."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.events: list[tuple[float, object]] = []
-
-    def monotonic(self) -> float:
-        """Return the time."""
-        return self.now
-
-    def micros(self) -> int:
-        """Return the time."""
-        return int(self.now * 1e6)
-
-    def wait(self, seconds: float) -> bool:
-        """Let time pass."""
-        self.now += seconds
-        while self.events and self.events[0][0] <= self.now:
-            self.events.pop(0)[1]()  # type: ignore[operator]
-        return False
-
-
-def busy(time: Time, percent: int) -> Foreground:
-    """Return a foreground with a request that has been under way for long."""
-    foreground = Foreground(time, lambda: percent, wait=time.wait)
-    foreground.begin()
-    time.now += 4 * MEMORY_SECONDS
-    return foreground
 
 
 def rested(foreground: Foreground, time: Time, worked: float) -> float:

@@ -19,6 +19,7 @@ from resharding_kit import begin_to_seal, create_old, overlaps_of, progress, res
 from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
 from rezone.datanode.node import old_rows
 from rezone.datanode.node.change_source import ChangeSource
+from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import SystemClock
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
@@ -402,9 +403,12 @@ def test_followers_at_a_node_are_bounded() -> None:
     def find(number: int) -> Any:
         raise UnknownPartitionError(f"no partition {number}")
 
+    clock = SystemClock()
+    foreground = Foreground(clock, lambda: 0)
     request = FollowChanges(ranges=(AskedRange(partition=7, first_hash=0, last_hash=1, time=1),))
-    (answer,) = ChangeSource(find, SystemClock(), threading.Event(), 1).follow(request).ranges
+    source = ChangeSource(find, foreground, clock, threading.Event(), 1)
+    (answer,) = source.follow(request).ranges
     assert answer.error is not None
     assert answer.error.code == UnknownPartitionError.code
     with pytest.raises(OverloadedError):
-        ChangeSource(find, SystemClock(), threading.Event(), 0).follow(request)
+        ChangeSource(find, foreground, clock, threading.Event(), 0).follow(request)

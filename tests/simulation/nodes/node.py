@@ -217,7 +217,7 @@ class SimulatedNode(DataNode):
         self.ingesting = Ingesting(
             self.find, lambda partition: self.find(partition).reshard_streams, self.foreground
         )
-        self.change_source = ChangeSource(self.find, self.clock, threading.Event())
+        self.change_source = ChangeSource(self.find, self.foreground, self.clock, threading.Event())
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.reshard_pulls = ReshardPulls(self, connect)

@@ -6,6 +6,9 @@ answer is bounded, and the next one is asked for when that one was used; so a sl
 nothing here. A request without news is answered in `WAIT_SECONDS_MAX`, which is the heartbeat of
 a feed at both ends.
 
+Beside clients answers are short, and each rests as a step of a copy does, so that all feeds and
+copies of a node together leave its clients the zone's `rebalance.foregroundTargetPercent`.
+
 Concurrency: runs in the Flight threads of the calls.
 """
 
@@ -15,6 +18,7 @@ from typing import NamedTuple
 
 from rezone.datanode.node.old_rows import RowsBefore, earliest_begin
 from rezone.datanode.replica.replica import Replica
+from rezone.datanode.scheduling.foreground import CopySteps, Foreground
 from rezone.datanode.settings import Clock
 from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets, listening
 from rezone.datanode.state.runner import entry
@@ -48,6 +52,9 @@ WAIT_SECONDS_MAX = 5.0
 _READ_BYTES = 1 << 20
 _READS_MAX = 8
 """How often the log is read for one range and one answer: others want to be answered, too."""
+
+REST_SECONDS_MAX = 1.0
+"""For so long at most an answer rests, however many others do: who asks has a deadline."""
 
 _LOOK_SECONDS = 0.1
 """How often a follower's log is looked at: nobody is told what it hears to be committed."""
@@ -96,12 +103,14 @@ class ChangeSource:
     def __init__(
         self,
         find: Callable[[PartitionId], Replica],
+        foreground: Foreground,
         clock: Clock,
         closed: threading.Event,
         followers_max: int = FOLLOWERS_MAX,
     ) -> None:
         self._slots = threading.Semaphore(followers_max)
         self._find = find
+        self._foreground = foreground
         self._clock = clock
         self._closed = closed
 
@@ -122,10 +131,12 @@ class ChangeSource:
         if len(request.ranges) > RANGES_MAX:
             raise ConflictError(f"{len(request.ranges)} ranges are asked for, {RANGES_MAX} may be")
         notifier = Notifier()
+        steps = CopySteps(self._foreground, rest_seconds_max=REST_SECONDS_MAX)
         with listening(self._partitions_of(request.ranges), notifier):
             while True:
                 notifier.clear()
-                found = self._answers(request)
+                found = self._answers(request, steps.step_bytes(ANSWER_BYTES_MAX))
+                steps.throttle()
                 left = until - self._clock.monotonic()
                 if left <= 0 or self._closed.is_set() or any(map(_is_news, found)):
                     return ChangesFound(ranges=tuple(found))
@@ -139,8 +150,8 @@ class ChangeSource:
                 continue  # its answer says so
             yield partition.reshard_targets
 
-    def _answers(self, request: FollowChanges) -> list[RangeChanges]:
-        room = min(request.bytes_max, ANSWER_BYTES_MAX)
+    def _answers(self, request: FollowChanges, bytes_max: int) -> list[RangeChanges]:
+        room = min(request.bytes_max, bytes_max)
         answers: list[RangeChanges] = []
         for hash_range in request.ranges:
             try:

@@ -128,7 +128,7 @@ class DataNode:
         self.overwrites = Overwrites(
             lambda: self.zone.state.config, self.clock, asked, time=self.clock.known
         )
-        self.change_source = ChangeSource(self.find, self.clock, self._stopping)
+        self.change_source = ChangeSource(self.find, self.foreground, self.clock, self._stopping)
         self.reshard_pulls = ReshardPulls(self, connect)
         self._builds = IndexBuilds(
             lambda: [each.index for each in self.partitions()],

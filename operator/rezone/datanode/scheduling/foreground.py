@@ -19,6 +19,7 @@ a leader elsewhere count too: its clients wait until they are on this disk.
 Concurrency: thread-safe. A request costs two short holds of one lock.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -177,17 +178,19 @@ class Foreground:
                 return most
             return min(most, SHORT_STEP_BYTES if self._throttle_per_work(now) else LIGHT_STEP_BYTES)
 
-    def throttle_by(self, worked_seconds: float) -> None:
+    def throttle_by(self, worked_seconds: float, rest_seconds_max: float = math.inf) -> None:
         """Wait after a step of a copy that took so much processor time, by what clients take.
 
-        The rests of several copies follow each other: their shares add up to that of one.
+        The rests of several copies follow each other: their shares add up to that of one. Who
+        cannot wait for those of many waits `rest_seconds_max`.
         """
         with self._lock:
             begun = self._clock.monotonic()
             rest = min(REST_SECONDS_MAX, worked_seconds * self._throttle_per_work(begun))
             if not rest:
                 return
-            until = self._free_at = max(begun, self._free_at) + rest
+            until = min(max(begun, self._free_at) + rest, begun + rest_seconds_max)
+            self._free_at = max(self._free_at, until)
         now = begun
         while now < until and not self._wait(min(until - now, LOOK_SECONDS)):
             with self._lock:
@@ -260,7 +263,8 @@ class Requests:
 class CopySteps:
     """One copy's steps, all by the thread that makes this: short ones, a rest after each.
 
-    `weight` is what a step costs in all, as a multiple of this thread's processor time.
+    `weight` is what a step costs in all, as a multiple of this thread's processor time, and
+    `rest_seconds_max` for how long one may rest.
     """
 
     def __init__(
@@ -268,10 +272,12 @@ class CopySteps:
         foreground: Foreground,
         weight: float = 1.0,
         *,
+        rest_seconds_max: float = math.inf,
         worked: Callable[[], float] = time.thread_time,
     ) -> None:
         self._foreground = foreground
         self._weight = weight
+        self._rest_seconds_max = rest_seconds_max
         self._worked = worked
         self._begun = worked()
 
@@ -281,5 +287,6 @@ class CopySteps:
 
     def throttle(self) -> None:
         """End a step."""
-        self._foreground.throttle_by((self._worked() - self._begun) * self._weight)
+        worked = (self._worked() - self._begun) * self._weight
+        self._foreground.throttle_by(worked, self._rest_seconds_max)
         self._begun = self._worked()
