@@ -15,6 +15,7 @@ VERIFIED = {"job": "verify", "first": {"rows": 3, "asOf": 1, "digest": "d"}, "ra
 ESCAPE = "\x1b]0;title\x07"
 FIRST = {"rows": 3, "asOf": 1, "digest": ESCAPE}
 LOADED = {"job": "load", "rows": 5, "files": 2}
+OVERWRITTEN, LEFT = ({**LOADED, "overwritten": each} for each in (True, False))
 
 
 def view(result: object, state: str = "COMPLETED") -> JobView:
@@ -30,6 +31,10 @@ def view(result: object, state: str = "COMPLETED") -> JobView:
         ({**VERIFIED, "equal": True}, 0, "the same: 3 rows"),
         ({**LOADED, "refusedRows": 0}, 0, "5 rows of 2 files are loaded"),
         ({**LOADED, "refusedRows": 4}, 1, "4 were refused; which and why: kubectl logs"),
+        ({**OVERWRITTEN, "refusedRows": 0}, 0, "5 rows of 2 files are all rows of the zone now"),
+        ({**LEFT, "refusedRows": 4}, 1, "nothing of the zone has changed, 4 were refused; which"),
+        ({**LEFT, "refusedRows": 0}, FAILED, "none that this version knows"),
+        ({**LOADED, "overwritten": 1, "refusedRows": 0}, FAILED, "none that this version knows"),
         ({"error": "ValueError: no"}, FAILED, "orders-1: ValueError: no"),
         (None, FAILED, "is COMPLETED: exited; the same command goes on"),
         ({}, FAILED, "none that this version knows"),

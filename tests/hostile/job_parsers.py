@@ -22,10 +22,11 @@ from rezone.client.feed.rows import decoded
 from rezone.transfer.bulk.digests import RangeDigests
 from rezone.transfer.bulk.directory import Directory, note_in
 from rezone.transfer.bulk.exported import ExportedPart, ExportManifest, ExportPlan
+from rezone.transfer.bulk.fitting import RefusedRow
 from rezone.transfer.bulk.parquet import ParquetUnit, read_unit
 from rezone.transfer.bulk.sources import Files, FileUnit
 from rezone.transfer.iceberg import loads
-from rezone.transfer.load_job import LoadedUnit, RefusedRow
+from rezone.transfer.load_job import LoadedUnit
 from rezone.transfer.sink.staging import Staging
 from rezone.transfer.sink.writers import _Noted
 from rezone.transfer.source.options import decode_filter

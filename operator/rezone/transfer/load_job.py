@@ -15,6 +15,9 @@ sizes or times have changed) or of another `--name`.
 Of an Iceberg table a snapshot is loaded: that of `--snapshot`, or the newest when the load begins.
 A load that has not ended goes on with its own.
 
+With `--overwrite` the rows become all rows of the zone, by one switch, when the zone takes each of
+them (`sink.zone_overwrite`). The state directory has the staged rows until then.
+
 Columns are matched by name and cast where no value changes; a missing or unknown column ends the
 job before anything is written. Rows that the zone does not take are left out and told by file and
 row. The last line of the output is one JSON object; the exit code is 0 when all rows are loaded, 1
@@ -25,19 +28,19 @@ must be in it (`rezone.transfer.generated`). They are written through the data s
 """
 
 import argparse
+import dataclasses
 import functools
-import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import xxhash
 
 from rezone.transfer.bulk.directory import Directory, note_in
-from rezone.transfer.bulk.fitting import fitting
+from rezone.transfer.bulk.fitting import FittingRows, RefusedRow
 from rezone.transfer.bulk.job import add_zone_arguments, run_main, zone_options
 from rezone.transfer.bulk.progress import Counted, Phase, unit
 from rezone.transfer.bulk.sorting import runs
@@ -45,7 +48,9 @@ from rezone.transfer.bulk.sources import LoadUnit, Reader, Source, source_of
 from rezone.transfer.bulk.units import Runner
 from rezone.transfer.generated import AMOUNT_FACTOR, AMOUNT_MODULUS
 from rezone.transfer.iceberg import loads
+from rezone.transfer.sink.staged_units import UnitStaging
 from rezone.transfer.sink.submitting import SequencedRows
+from rezone.transfer.sink.zone_overwrite import ZoneOverwrite
 from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.layouts import Layout
@@ -54,14 +59,6 @@ from rezone.wire.messages import ZoneConfig
 LISTED_MAX = 100
 LAYOUTS = "layouts"
 SNAPSHOT = "snapshot.txt"
-
-
-class RefusedRow(msgspec.Struct, frozen=True):
-    """A row that the zone does not take; `row` counts from 1, without a header."""
-
-    file: str
-    row: int
-    reason: str
 
 
 class LoadedUnit(msgspec.Struct, frozen=True):
@@ -86,8 +83,20 @@ class Wanted(NamedTuple):
     refused_max: int
 
 
-class TooManyRefusedError(ValueError):
-    """Raised when a unit has more bad rows than one wants to know of; names the last one."""
+class Found(NamedTuple):
+    """What is to be loaded, by an id that is the same each time.
+
+    `table`: what the last line says of an Iceberg table. `unfinished`: the folder that says which
+    snapshot of it a load is of that has not ended.
+    """
+
+    options: SourceOptions
+    zone: str
+    load_id: str
+    source: Source
+    table: dict[str, str]
+    state: Directory
+    unfinished: str
 
 
 def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
@@ -102,37 +111,91 @@ def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
     state = Directory(given.state)
     unfinished = _unfinished(config, given)
     source, table = _source(given, state, unfinished, schema)
-    load_id = _load_id(config, source, given.name or "")
-    done = {each.name for each in state.found(load_id)}
-    left = [each for each in source.units if _note(load_id, each.number) not in done]
-    slices = min(_noted_layouts(state, load_id, serving))
-    wanted = Wanted(options, source.reader, given.state, load_id, slices, given.refused_max)
-    task = functools.partial(load_unit, wanted)
-    before = len(source.units) - len(left)
-    run(Phase("load", "writing", len(source.units), before=before), left, task)
-    loaded = [_loaded(state, load_id, each.number) for each in source.units]
+    load_id = _load_id(config, source, given)
+    found = Found(options, config.zone, load_id, source, table, state, unfinished)
+    if given.overwrite:
+        code, said = _overwrite(given, found, run)
+    else:
+        code, said = _write(given, found, serving, run)
     state.remove(unfinished)
-    refused = [row for each in loaded if each for row in each.refused]
-    return 1 if refused else 0, {
+    return code, {**said, "seconds": round(time.monotonic() - begun, 3)}
+
+
+def _write(
+    given: argparse.Namespace, found: Found, serving: tuple[Layout, ...], run: Runner
+) -> tuple[int, dict[str, Any]]:
+    """Write all units, each once, over what the zone has."""
+    state, load_id, units = found.state, found.load_id, found.source.units
+    done = {each.name for each in state.found(load_id)}
+    left = [each for each in units if _note(load_id, each.number) not in done]
+    slices = min(_noted_layouts(state, load_id, serving))
+    wanted = Wanted(
+        found.options, found.source.reader, given.state, load_id, slices, given.refused_max
+    )
+    before = len(units) - len(left)
+    task = functools.partial(load_unit, wanted)
+    run(Phase("load", "writing", len(units), before=before), left, task)
+    loaded = [_loaded(state, _note(load_id, each.number)) for each in units]
+    total = _sum(each for each in loaded if each)
+    return 1 if total.refused else 0, _said(found, total, before, rowsSent="sorted runs")
+
+
+def _overwrite(given: argparse.Namespace, found: Found, run: Runner) -> tuple[int, dict[str, Any]]:
+    """Make the rows of all units those of the zone, by one switch (decision 0500).
+
+    When the zone refuses one of them, nothing is switched. What is done is noted, as of a load.
+    """
+    state, note = found.state, f"{found.load_id}/overwritten.json"
+    options = dataclasses.replace(found.options, staging=given.state)
+    overwrite = ZoneOverwrite(options, found.load_id, named=True)
+    is_done, units = overwrite.check(), found.source.units
+    if is_done and (total := _loaded(state, note)) is not None:
+        return 0, _said(found, total, len(units), overwritten=True)
+    staging = UnitStaging(options, overwrite, found.source.reader, given.refused_max)
+    try:
+        staged = run(Phase("load", "staging", len(units)), units, staging.stage)
+        total = _sum(LoadedUnit(each.file.rows, each.bytes, each.refused) for each in staged)
+        if total.refused:
+            return 1, _said(found, total, 0, overwritten=False)
+        overwrite.finish([each.file for each in staged])
+    finally:
+        overwrite.forget()
+    state.note(note, msgspec.json.encode(total))
+    return 0, _said(found, total, 0, overwritten=True)
+
+
+def _sum(loaded: Iterable[LoadedUnit]) -> LoadedUnit:
+    """Return what has become of several units together."""
+    total = LoadedUnit(0, 0, [])
+    for each in loaded:
+        total = LoadedUnit(
+            total.rows + each.rows, total.bytes + each.bytes, [*total.refused, *each.refused]
+        )
+    return total
+
+
+def _said(found: Found, total: LoadedUnit, before: int, **more: Any) -> dict[str, Any]:
+    """Return what the last line says; `before`: how many units were done by an earlier run."""
+    return {
         "job": "load",
-        "zone": config.zone,
-        "load": load_id,
-        "rowsSent": "sorted runs",
-        **table,
-        "files": source.files,
-        "units": len(source.units),
+        "zone": found.zone,
+        "load": found.load_id,
+        **more,
+        **found.table,
+        "files": found.source.files,
+        "units": len(found.source.units),
         "unitsBefore": before,
-        "rows": sum(each.rows for each in loaded if each),
-        "bytes": sum(each.bytes for each in loaded if each),
-        "refusedRows": len(refused),
-        "refused": [msgspec.to_builtins(row) for row in refused[:LISTED_MAX]],
-        "seconds": round(time.monotonic() - begun, 3),
+        "rows": total.rows,
+        "bytes": total.bytes,
+        "refusedRows": len(total.refused),
+        "refused": [msgspec.to_builtins(row) for row in total.refused[:LISTED_MAX]],
     }
 
 
-def _load_id(config: ZoneConfig, source: Source, name: str) -> str:
+def _load_id(config: ZoneConfig, source: Source, given: argparse.Namespace) -> str:
     """Return what names this load of these files into this zone, the same each time."""
-    return _digest(config.zone_uid, name, *source.identity)
+    kind = ["overwrite"] if given.overwrite else []
+    return _digest(config.zone_uid, given.name or "", *source.identity, *kind)
 
 
 def _digest(*what: object) -> str:
@@ -174,25 +237,16 @@ def _noted_layouts(state: Directory, load_id: str, serving: tuple[Layout, ...]) 
             yield note_in(content, Layout)
 
 
-def _loaded(state: Directory, load_id: str, index: int) -> LoadedUnit | None:
-    content = state.noted(_note(load_id, index))
+def _loaded(state: Directory, note: str) -> LoadedUnit | None:
+    content = state.noted(note)
     return note_in(content, LoadedUnit) if content is not None else None
 
 
 def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
     """Write a unit once, and note that it is done. Raises TooManyRefusedError."""
     state, load_id = Directory(wanted.state), wanted.load_id
-    if (done := _loaded(state, load_id, part.number)) is None:
-        refused: list[RefusedRow] = []
-
-        def refuse(row: int, reason: str) -> None:
-            refused.append(RefusedRow(part.name, row, reason))
-            if len(refused) > wanted.refused_max:
-                raise TooManyRefusedError(
-                    f"{part.name} has more than {wanted.refused_max} rows that the zone refuses: "
-                    f"row {row}: {reason}"
-                )
-
+    note = _note(load_id, part.number)
+    if (done := _loaded(state, note)) is None:
         rows = size = 0
         with wanted.options.client() as client:
             codec: RowCodec = client.codec
@@ -202,16 +256,13 @@ def load_unit(wanted: Wanted, part: LoadUnit) -> tuple[None, Counted]:
                 functools.partial(_noted_layouts, state, load_id),
                 slices=wanted.slices,
             )
-            batches = wanted.reader.read(part, codec.arrow_schema)
-            found = itertools.chain.from_iterable(
-                fitting(codec, batch, first, refuse) for first, batch in batches
-            )
-            for run in runs(codec, found):
+            found = FittingRows(wanted.reader, part, codec, wanted.refused_max)
+            for run in runs(codec, found.batches()):
                 sequenced.write(run)
                 rows += run.num_rows
                 size += int(codec.row_sizes(run, delete=False).sum())
-        done = LoadedUnit(rows, size, refused)
-        state.note(_note(load_id, part.number), msgspec.json.encode(done))
+        done = LoadedUnit(rows, size, found.refused)
+        state.note(note, msgspec.json.encode(done))
     return None, unit(done.rows, done.bytes)
 
 
@@ -270,6 +321,9 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--generate", type=int, help="how many rows to generate")
     parser.add_argument("--snapshot", type=int, help="the id of an older snapshot of the table")
     parser.add_argument("--state", help="a directory for what is done, of files")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace all rows of the zone, by one switch"
+    )
     parser.add_argument("--name", help="loads the same files again under another name")
     parser.add_argument(
         "--refused-max", type=int, default=1000, help="fail when a unit has more bad rows"

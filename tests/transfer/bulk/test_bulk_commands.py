@@ -46,11 +46,11 @@ def test_a_load_of_a_table_names_it_and_no_password(crds: Path, namespace: str) 
     common = ("--image", "i", "--state", "/s")
     called = functools.partial(call, crds, namespace, "load", "orders")
     table = ("--iceberg", "lake.shop.orders", "--snapshot", "7")
-    result = called(*table, *common, "--env-secret", "lake", "--no-wait")
+    result = called(*table, *common, "--env-secret", "lake", "--overwrite", "--no-wait")
     assert result.returncode == 0, all_said(result)
     (found,) = asyncio.run(every(crds, namespace))
     asked = found["spec"]["arguments"]
-    assert asked[asked.index("--iceberg") :] == [*table, "--state", "/s"]
+    assert asked[asked.index("--iceberg") :] == [*table, "--state", "/s", "--overwrite"]
     for each in ("driver", "executor"):
         assert found["spec"][each]["envFrom"] == [{"secretRef": {"name": "lake"}}]
     for wrong in (("/x", *table), table[2:], ("/x", *table[2:]), ("--csv", *table), ()):

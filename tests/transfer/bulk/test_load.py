@@ -56,6 +56,7 @@ def given(zone: Coordinator, directory: Path, **more: Any) -> argparse.Namespace
             "parquet": str(directory / "in"),
             "state": str(directory / "state"),
             "refused_max": 1000,
+            "overwrite": False,
             **more,
         }
     )

@@ -69,6 +69,7 @@ class Attempts:
             parquet=str(directory / "in"),
             state=str(directory / "state"),
             refused_max=10,
+            overwrite=False,
         )
         runs = sorting.runs
 

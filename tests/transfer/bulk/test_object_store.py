@@ -52,7 +52,7 @@ def given(zone: Coordinator, **more: Any) -> argparse.Namespace:
     empty = dict.fromkeys(
         f"{names} replicas with_tls_directory with_as_of iceberg snapshot name".split()
     )
-    more = {"parts": 4, "ranges": 64, "tasks": 4, "refused_max": 10, **more}
+    more = {"parts": 4, "ranges": 64, "tasks": 4, "refused_max": 10, "overwrite": False, **more}
     return argparse.Namespace(**{**empty, "bootstrap": zone.nodes[0].address, **more})
 
 

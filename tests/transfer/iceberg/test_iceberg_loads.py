@@ -76,7 +76,14 @@ def snapshot() -> int:
 def loaded(zone: Coordinator, directory: Path, run: Here | None = None, **more: Any) -> Any:
     """Load the table."""
     empty = dict.fromkeys(("zone", "tls_directory", "parquet", "csv", "name", "snapshot"))
-    given = {**empty, "iceberg": NAME, "state": str(directory / "state"), "refused_max": 10, **more}
+    given = {
+        **empty,
+        "iceberg": NAME,
+        "state": str(directory / "state"),
+        "refused_max": 10,
+        "overwrite": False,
+        **more,
+    }
     return attempt(load, argparse.Namespace(bootstrap=zone.nodes[0].address, **given), run)
 
 

@@ -76,7 +76,7 @@ def filled(zone: Coordinator) -> Coordinator:
 def test_a_name_is_of_the_same_rows_and_used_once(filled: Coordinator, tmp_path: Path) -> None:
     """Rows of two jobs would be mixed, or a job be told that its rows are there."""
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer.sink.overwrite_writer import OverwriteRefusedError  # noqa: PLC0415
+    from rezone.transfer.sink.zone_overwrite import OverwriteRefusedError  # noqa: PLC0415
 
     at, staging = filled.nodes[0].address, tmp_path / "staging"
     with OverwritingOperator(filled) as operator:
@@ -113,7 +113,7 @@ def test_what_cannot_be_overwritten_is_refused_before_a_task_runs(
 ) -> None:
     """A job would run for hours, and then learn that it cannot end."""
     pytest.importorskip("pyspark.sql")
-    from rezone.transfer.sink.overwrite_writer import asked_name  # noqa: PLC0415
+    from rezone.transfer.sink.zone_overwrite import asked_name  # noqa: PLC0415
 
     at, staging = filled.nodes[0].address, tmp_path / "staging"
     options = {

@@ -205,6 +205,7 @@ def export(
     "--iceberg", metavar="CATALOG.NAMESPACE.TABLE", help="Load this Iceberg table; without a URI."
 )
 @click.option("--snapshot", type=click.IntRange(1), help="Its id; default: the table's newest.")
+@click.option("--overwrite", is_flag=True, help="Replace all rows of ZONE, by one switch.")
 @click.option("--name", help="Loads the same files again under another name.")
 @click.option("--refused-max", type=click.IntRange(0), help="Fail when a part has more bad rows.")
 @_common
@@ -216,6 +217,7 @@ def load(
     csv: bool,
     iceberg: str | None,
     snapshot: int | None,
+    overwrite: bool,
     name: str | None,
     refused_max: int | None,
     **common: Any,
@@ -223,7 +225,7 @@ def load(
     """Load the files at URI, or a snapshot of an Iceberg table, into ZONE, each row once.
 
     The same command goes on with a load that has not ended. Exit code: 0 all rows, 1 some were
-    refused, 2 not ended.
+    refused (with --overwrite ZONE then is as it was), 2 not ended.
     """
     if (source is None) == (iceberg is None) or (csv and iceberg):
         raise click.UsageError("load a URI or --iceberg, one of them")
@@ -237,6 +239,7 @@ def load(
         name=name,
         refused_max=refused_max,
     )
+    flags += ["--overwrite"] if overwrite else []
     _run("load", zone, _given(flags), **common)
 
 

@@ -150,7 +150,16 @@ def _not_compared(result: Mapping[str, Any]) -> list[str]:
 def _loaded(result: Mapping[str, Any], log: str) -> tuple[int, str]:
     rows, files = number_of(result, "rows"), number_of(result, "files")
     refused = number_of(result, "refusedRows")
-    said = f"{rows:,} rows of {files:,} files are loaded"
+    said = f"{rows:,} rows of {files:,} files are "
+    match result.get("overwritten"):
+        case None:
+            said += "loaded"
+        case True:
+            said += "all rows of the zone now"
+        case False if refused:
+            said = "nothing of the zone has changed"
+        case _:
+            raise ValueError("overwritten is neither true nor false")
     if not refused:
         return 0, said
     return 1, f"{said}, {refused:,} were refused; which and why: {log}"
