@@ -9,13 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
 
 from rezone.client import ClientSettings, OutcomeUnknownError, PartitionWrite, TableClient
+from rezone.client.requests.calls import Budget
+from rezone.client.requests.sharing import Content
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.errors import (
     InvalidRowError,
+    OverloadedError,
     ProducerFencedError,
     RezoneError,
     RowLockedError,
@@ -76,6 +80,12 @@ def row(number: int, name: str = "") -> list[dict[str, Any]]:
     return [{"id": number, "name": name or f"n{number}"}]
 
 
+def client_rows(cluster: FakeCluster, number: int) -> Any:
+    """Return one row as a client has it."""
+    table = pa.Table.from_pylist(row(number), cluster.codec.arrow_schema)
+    return table.to_batches()[0]
+
+
 def key(cluster: FakeCluster, number: int) -> bytes:
     """Return a key as a node has it."""
     codec = cluster.codec
@@ -122,12 +132,44 @@ def test_writes_that_wait_share_the_next_request(cluster: FakeCluster) -> None:
     assert names(cluster) == {number: f"n{number}" for number in range(21)}
 
 
+@pytest.mark.proves("PW-03")
 def test_a_lone_writer_s_rows_go_at_once(cluster: FakeCluster) -> None:
     """Without company nothing waits: each call is a request of its own."""
     with client_of(cluster) as client:
         for number in range(5):
             client.write(row(number))
     assert sizes(cluster) == [1] * 5
+
+
+@pytest.mark.proves("PW-04")
+@pytest.mark.parametrize("limit", ["requests", "bytes"])
+def test_a_full_queue_tells_the_caller_and_drops_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Each call counts, whatever request it will share: else a client's memory has no limit."""
+    size = Content(client_rows(cluster, 0)).size
+    limits = {"requests": {"open_requests_max": 5}, "bytes": {"open_bytes_max": 5 * size}}
+    settings = dataclasses.replace(PATIENT, **limits[limit])
+    begin = Budget.__init__
+
+    def impatient(budget: Budget, settings: ClientSettings) -> None:
+        begin(budget, dataclasses.replace(settings, timeout_seconds=0.0))
+
+    monkeypatch.setattr(Budget, "__init__", impatient)
+    with client_of(cluster, settings) as client:
+        gate = Gate()
+        client.open_producer()
+        cluster.faults = gate
+        waiting = [client.submit_write(row(0))]
+        assert gate.held.wait(WAIT_SECONDS)
+        waiting += [client.submit_write(row(number)) for number in range(1, 5)]
+        with pytest.raises(OverloadedError, match="nothing of this was sent"):
+            client.write(row(5))
+        gate.open.set()
+        for each in waiting:
+            each.result(WAIT_SECONDS)
+        client.write(row(6))
+    assert names(cluster).keys() == {0, 1, 2, 3, 4, 6}
 
 
 @pytest.mark.parametrize(
