@@ -1,12 +1,14 @@
 """Loads of Parquet files by Spark: `rezone load` beside the DataFrame writer, and Spark's Parquet.
 
     PYTHONPATH=operator python benchmarks/spark_load.py [--mb 50 | --rows 100000] [--rounds 1]
-        [--ways load,writer,parquet,jdbc] [--sizes "100 bytes,1 KiB"] [--loads 2]
+        [--ways load,overwrite,writer,parquet,jdbc] [--sizes "100 bytes,1 KiB"] [--loads 2]
 
 Rows of 100 bytes and of 1 KiB under random keys, in one file for each of two tasks; three nodes,
 twelve partitions, three replicas each, empty at first. In turn:
 
 - load: the load job (sorted runs), then again under another name: the zone is in use then.
+- overwrite: the load job with `--overwrite`, which data nodes take past their logs as sorted files;
+  of an empty zone, and then of that one. Wall time has the operator's part, done by this process.
 - writer: `DataFrame.write.format("rezone")`, the ordinary write path in the order of the files.
 - parquet: Spark reads the same files and writes them, unsorted, to the disk.
 - jdbc: Spark reads the same files and inserts them into a table of PostgreSQL with the same key, in
@@ -29,6 +31,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +39,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from harness import jdbc
 from harness.zone import Zone, cpu_of
-from replica_cluster import cluster
+from overwriting_kit import OverwritingOperator
+from replica_cluster import Coordinator, cluster
 
 from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.codec.schema import TableSchema
@@ -57,10 +61,11 @@ spark = spark.config("spark.driver.extraClassPath", state if way == "jdbc" else 
 spark = spark.config("spark.log.level", "ERROR").getOrCreate()
 spark.sparkContext.parallelize([1], 1).map(lambda x: x).collect()  # workers have begun
 begun = time.monotonic()
-if way == "load":
+if way in ("load", "overwrite"):
     from rezone.transfer import load_job
+    more = ["--overwrite"] if way == "overwrite" else []
     code = load_job.main(["--bootstrap", bootstrap, "--parquet", source, "--state", state,
-                          "--name", name, "--keep-context"])
+                          "--name", name, "--keep-context", *more])
     assert code == 0, code
 elif way == "writer":
     from rezone.transfer import datasource
@@ -151,6 +156,11 @@ def _settled(zone: Zone, rows: int) -> None:
     zone.wait("all rows are applied", done)
 
 
+def _switching(way: str, coordinator: Coordinator) -> AbstractContextManager[object]:
+    """Do the operator's part of overwrites."""
+    return OverwritingOperator(coordinator) if way == "overwrite" else contextlib.nullcontext()
+
+
 def _of_zone(way: str, source: Path, count: int, jobs: int) -> list[Cost]:
     directory = Path(tempfile.mkdtemp(prefix="rezone-bench-"))
     config = ZoneConfig(zone="bench", zone_uid="b", partitions=_PARTITIONS, min_in_sync_replicas=2)
@@ -168,8 +178,10 @@ def _of_zone(way: str, source: Path, count: int, jobs: int) -> list[Cost]:
                 for job in range(jobs):
                     before = sum(zone.cpu_seconds().values())
                     state = str(directory / "state")
-                    wall, spark = _run([way, str(source), "", bootstrap, state, f"{job}"])
-                    _settled(zone, count * (job + 1))
+                    with _switching(way, coordinator):
+                        wall, spark = _run([way, str(source), "", bootstrap, state, f"{job}"])
+                    if way != "overwrite":  # which ends when all replicas have the rows
+                        _settled(zone, count * (job + 1))
                     found.append(Cost(wall, spark, sum(zone.cpu_seconds().values()) - before))
             finally:
                 zone.close()
@@ -208,9 +220,9 @@ def _measure(way: str, source: Path, count: int, loads: int) -> dict[str, Cost]:
             print(f"  without PostgreSQL: {why}")
             return {}
         return {"JDBC, PostgreSQL": _of_postgres(source)[0]}
-    names = (
-        ("load, empty zone", "load, used zone")[:loads] if way == "load" else ("DataFrame writer",)
-    )
+    names: tuple[str, ...] = ("DataFrame writer",)
+    if way in ("load", "overwrite"):
+        names = (f"{way}, empty zone", f"{way}, used zone")[:loads]
     return dict(zip(names, _of_zone(way, source, count, len(names)), strict=True))
 
 
@@ -220,7 +232,7 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=50, help="values per round and size")
     parser.add_argument("--rows", type=int, help="rows per round and size, in place of --mb")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--ways", default="load,writer,parquet,jdbc")
+    parser.add_argument("--ways", default="load,overwrite,writer,parquet,jdbc")
     parser.add_argument("--sizes", default="100 bytes,1 KiB")
     parser.add_argument("--loads", type=int, choices=(1, 2), default=2, help="into one zone")
     given = parser.parse_args()
@@ -228,7 +240,7 @@ def main() -> None:
         size = _SIZES[name]
         count = given.rows or given.mb * 10**6 // size
         print(f"{count:,} rows of {name}; medians of {given.rounds}; seconds a million rows")
-        print(f"  {'':20}{'wall':>8}{'spark':>8}{'nodes':>8}{'cpu':>8}", flush=True)
+        print(f"  {'':22}{'wall':>8}{'spark':>8}{'nodes':>8}{'cpu':>8}", flush=True)
         found: dict[str, list[Cost]] = {}
         with tempfile.TemporaryDirectory(prefix="rezone-bench-") as directory:
             source = Path(directory) / "in"
@@ -248,7 +260,7 @@ def _print(what: str, costs: list[Cost], count: int) -> None:
     wall, spark, nodes = (
         statistics.median(each) * 1e6 / count for each in zip(*costs, strict=True)
     )
-    print(f"  {what:20}{wall:8.2f}{spark:8.2f}{nodes:8.2f}{spark + nodes:8.2f}", flush=True)
+    print(f"  {what:22}{wall:8.2f}{spark:8.2f}{nodes:8.2f}{spark + nodes:8.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Runs commands beside each other, and ends what is left of them when all are over.
 
-    python hack/beside.py [--minutes MINUTES] COMMAND BESIDE ...
+    python hack/beside.py [--minutes MINUTES] [--nice NICE] COMMAND BESIDE ...
 
 COMMAND writes to the terminal as it goes. What the commands BESIDE it write is shown when all are
 over: all of it if one failed, or its last line. Each has less processor time than the one before
-(`nice`), so that the commands come in the order of how much their clocks matter.
+(`nice`, by NICE steps), so that the commands come in the order of how much their clocks matter.
 Fails when any does, when they take longer than MINUTES (each then says where it is, if it has
 `faulthandler` enabled, as pytest has), and when a process that they have started outlives them: its
 open standard output would keep whoever reads that waiting.
@@ -35,7 +35,7 @@ LEAVE_SECONDS = 5.0
 LOOK_SECONDS = 0.1
 
 
-def main(command: str, beside: list[str], minutes: float) -> int:
+def main(command: str, beside: list[str], minutes: float, nice: int) -> int:
     """Run all; return an exit code that is 0 when all have ended well and left nothing."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     running: list[subprocess.Popen[bytes]] = []
@@ -43,7 +43,7 @@ def main(command: str, beside: list[str], minutes: float) -> int:
     with contextlib.ExitStack() as files:
         outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in beside]
         for place, (each, output) in enumerate(zip(beside, outputs, strict=True), start=1):
-            quiet = ["nice", "-n", str(NICE * place), *shlex.split(each)]
+            quiet = ["nice", "-n", str(nice * place), *shlex.split(each)]
             running.append(subprocess.Popen(quiet, stdout=output, stderr=subprocess.STDOUT))
         running.append(subprocess.Popen(shlex.split(command)))
         in_time = _wait(minutes * 60, lambda: all(each.poll() is not None for each in running))
@@ -121,6 +121,7 @@ def _say(what: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--nice", type=int, default=NICE)
     parser.add_argument("command")
     parser.add_argument("beside", nargs="+")
     sys.exit(main(**vars(parser.parse_args())))

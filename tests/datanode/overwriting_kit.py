@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Self
@@ -12,7 +13,7 @@ from resharding_kit import begin_to_seal, overlaps_of, placed, progress, reshard
 
 from rezone.wire.errors import RezoneError
 from rezone.wire.layouts import Overlap, layout_of, next_layout_of
-from rezone.wire.messages import SealState
+from rezone.wire.messages import NodeReport, ReportRequest, SealState
 
 
 def seal_all(c: Coordinator) -> int:
@@ -91,7 +92,11 @@ class OverwritingOperator:
             raise
 
     def _name(self) -> str:
-        names = {self._c.node(each).overwrites.asked for each in self._c.peers}
+        names = set()
+        for node in self._c.peers:
+            with contextlib.suppress(RezoneError):
+                report = self._c.call(node, ReportRequest(seen=-1), NodeReport)
+                names.add(report.overwrite)
         name = names.pop() if len(names) == 1 else ""
         known = {self._c.config.filled_by, self._c.config.cancelled_overwrite}
         return "" if name in known else name

@@ -14,8 +14,9 @@ from replica_cluster import Coordinator
 from secure_cluster import SecureCoordinator, of_zone, secure_cluster
 
 from rezone.client import TableClient
+from rezone.transfer.copying.overwriting import Overwriting
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
-from rezone.wire.errors import InvalidRowError
+from rezone.wire.errors import InvalidRowError, NotReadyError
 from rezone.wire.messages import ZoneConfig
 from rezone.wire.transport.identity import Role
 
@@ -63,6 +64,11 @@ def content(zone: Coordinator) -> list[dict[str, Any]]:
     return found
 
 
+def gives_up(*_: object) -> None:
+    """Do what a driver does that has waited for too long."""
+    raise NotReadyError("the overwrite has not begun")
+
+
 @pytest.fixture
 def filled(zone: Coordinator) -> Coordinator:
     """Give the zone with old rows."""
@@ -73,7 +79,9 @@ def filled(zone: Coordinator) -> Coordinator:
 
 
 @pytest.mark.proves("SP-05")
-def test_a_name_is_of_the_same_rows_and_used_once(filled: Coordinator, tmp_path: Path) -> None:
+def test_a_name_is_of_the_same_rows_and_used_once(
+    filled: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of two jobs would be mixed, or a job be told that its rows are there."""
     pytest.importorskip("pyspark.sql")
     from rezone.transfer.sink.zone_overwrite import OverwriteRefusedError  # noqa: PLC0415
@@ -94,6 +102,10 @@ def test_a_name_is_of_the_same_rows_and_used_once(filled: Coordinator, tmp_path:
             job(at, staging, [{"id": None, "value": "a"}])
         with pytest.raises(ValueError, match="one key"):
             job(at, staging, [*new_rows(3), *new_rows(1)])
+        with monkeypatch.context() as patch:
+            patch.setattr(Overwriting, "run", gives_up)
+            with pytest.raises(OverwriteRefusedError, match="Run the job again"):
+                job(at, staging, new_rows(4))
         assert len(operator.asked) == 1
         job(at, staging, new_rows(5))
         with pytest.raises(OverwriteRefusedError, match="was overwritten again since"):

@@ -92,8 +92,11 @@ class ZoneOverwrite:
         return runs.rows
 
     def forget(self) -> None:
-        """Forget what the job has staged, not what is noted: rows of that time may be there."""
-        self.staging().remove_all()
+        """Forget what the job has staged.
+
+        Not what is noted of a name that may come again: rows of that time may be there.
+        """
+        (self.staging() if self._named else self._notes()).remove_all()
 
     def _noted(self, driver: Overwriting, digest: str, rows: int) -> OverwriteNote:
         """Return the note of the overwrite, made now if it is the first of its name."""
