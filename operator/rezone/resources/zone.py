@@ -325,8 +325,9 @@ class RebalanceSpec(Model):
     foreground_target_percent: Annotated[int, Field(ge=0, le=95)] = Field(
         default=80,
         description="About how much of their throughput readers and writers of a data node keep "
-        "while its partitions are copied; copies are slower for it, but not beside clients that "
-        "leave the node idle for half of the time. 0: copies take what they get.",
+        "while its partitions are copied and followed; copies and change feeds are slower for it, "
+        "but not beside clients that leave the node idle for half of the time. 0: they take what "
+        "they get.",
     )
 
 

@@ -33,7 +33,7 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -83,7 +83,7 @@ class Wanted(NamedTuple):
     refused_max: int
 
 
-class Found(NamedTuple):
+class Load(NamedTuple):
     """What is to be loaded, by an id that is the same each time.
 
     `table`: what the last line says of an Iceberg table. `unfinished`: the folder that says which
@@ -112,78 +112,77 @@ def load(given: argparse.Namespace, run: Runner) -> tuple[int, dict[str, Any]]:
     unfinished = _unfinished(config, given)
     source, table = _source(given, state, unfinished, schema)
     load_id = _load_id(config, source, given)
-    found = Found(options, config.zone, load_id, source, table, state, unfinished)
+    planned = Load(options, config.zone, load_id, source, table, state, unfinished)
     if given.overwrite:
-        code, said = _overwrite(given, found, run)
+        code, said = _overwrite(given, planned, run)
     else:
-        code, said = _write(given, found, serving, run)
+        code, said = _write(given, planned, serving, run)
     state.remove(unfinished)
     return code, {**said, "seconds": round(time.monotonic() - begun, 3)}
 
 
 def _write(
-    given: argparse.Namespace, found: Found, serving: tuple[Layout, ...], run: Runner
+    given: argparse.Namespace, planned: Load, serving: tuple[Layout, ...], run: Runner
 ) -> tuple[int, dict[str, Any]]:
     """Write all units, each once, over what the zone has."""
-    state, load_id, units = found.state, found.load_id, found.source.units
+    state, load_id, units = planned.state, planned.load_id, planned.source.units
     done = {each.name for each in state.found(load_id)}
     left = [each for each in units if _note(load_id, each.number) not in done]
     slices = min(_noted_layouts(state, load_id, serving))
     wanted = Wanted(
-        found.options, found.source.reader, given.state, load_id, slices, given.refused_max
+        planned.options, planned.source.reader, given.state, load_id, slices, given.refused_max
     )
     before = len(units) - len(left)
     task = functools.partial(load_unit, wanted)
     run(Phase("load", "writing", len(units), before=before), left, task)
-    loaded = [_loaded(state, _note(load_id, each.number)) for each in units]
-    total = _sum(each for each in loaded if each)
-    return 1 if total.refused else 0, _said(found, total, before, rowsSent="sorted runs")
+    loaded = (_loaded(state, _note(load_id, each.number)) for each in units)
+    total = _sum([each for each in loaded if each])
+    return 1 if total.refused else 0, _said(planned, total, before, rowsSent="sorted runs")
 
 
-def _overwrite(given: argparse.Namespace, found: Found, run: Runner) -> tuple[int, dict[str, Any]]:
+def _overwrite(given: argparse.Namespace, planned: Load, run: Runner) -> tuple[int, dict[str, Any]]:
     """Make the rows of all units those of the zone, by one switch (decision 0500).
 
     When the zone refuses one of them, nothing is switched. What is done is noted, as of a load.
     """
-    state, note = found.state, f"{found.load_id}/overwritten.json"
-    options = dataclasses.replace(found.options, staging=given.state)
-    overwrite = ZoneOverwrite(options, found.load_id, named=True)
-    is_done, units = overwrite.check(), found.source.units
+    state, note = planned.state, f"{planned.load_id}/overwritten.json"
+    options = dataclasses.replace(planned.options, staging=given.state)
+    overwrite = ZoneOverwrite(options, planned.load_id, named=True)
+    is_done, units = overwrite.check(), planned.source.units
     if is_done and (total := _loaded(state, note)) is not None:
-        return 0, _said(found, total, len(units), overwritten=True)
-    staging = UnitStaging(options, overwrite, found.source.reader, given.refused_max)
+        return 0, _said(planned, total, len(units), overwritten=True)
+    staging = UnitStaging(options, overwrite, planned.source.reader, given.refused_max)
     try:
         staged = run(Phase("load", "staging", len(units)), units, staging.stage)
-        total = _sum(LoadedUnit(each.file.rows, each.bytes, each.refused) for each in staged)
+        total = _sum([LoadedUnit(each.file.rows, each.bytes, each.refused) for each in staged])
         if total.refused:
-            return 1, _said(found, total, 0, overwritten=False)
+            return 1, _said(planned, total, 0, overwritten=False)
         overwrite.finish([each.file for each in staged])
     finally:
         overwrite.forget()
     state.note(note, msgspec.json.encode(total))
-    return 0, _said(found, total, 0, overwritten=True)
+    return 0, _said(planned, total, 0, overwritten=True)
 
 
-def _sum(loaded: Iterable[LoadedUnit]) -> LoadedUnit:
+def _sum(loaded: Sequence[LoadedUnit]) -> LoadedUnit:
     """Return what has become of several units together."""
-    total = LoadedUnit(0, 0, [])
-    for each in loaded:
-        total = LoadedUnit(
-            total.rows + each.rows, total.bytes + each.bytes, [*total.refused, *each.refused]
-        )
-    return total
+    return LoadedUnit(
+        sum(each.rows for each in loaded),
+        sum(each.bytes for each in loaded),
+        [row for each in loaded for row in each.refused],
+    )
 
 
-def _said(found: Found, total: LoadedUnit, before: int, **more: Any) -> dict[str, Any]:
+def _said(planned: Load, total: LoadedUnit, before: int, **more: Any) -> dict[str, Any]:
     """Return what the last line says; `before`: how many units were done by an earlier run."""
     return {
         "job": "load",
-        "zone": found.zone,
-        "load": found.load_id,
+        "zone": planned.zone,
+        "load": planned.load_id,
         **more,
-        **found.table,
-        "files": found.source.files,
-        "units": len(found.source.units),
+        **planned.table,
+        "files": planned.source.files,
+        "units": len(planned.source.units),
         "unitsBefore": before,
         "rows": total.rows,
         "bytes": total.bytes,
@@ -194,8 +193,12 @@ def _said(found: Found, total: LoadedUnit, before: int, **more: Any) -> dict[str
 
 def _load_id(config: ZoneConfig, source: Source, given: argparse.Namespace) -> str:
     """Return what names this load of these files into this zone, the same each time."""
-    kind = ["overwrite"] if given.overwrite else []
-    return _digest(config.zone_uid, given.name or "", *source.identity, *kind)
+    return _digest(config.zone_uid, *_asked(given), *source.identity)
+
+
+def _asked(given: argparse.Namespace) -> list[str]:
+    """Return what makes another load of the same rows."""
+    return [given.name or "", *(["overwrite"] if given.overwrite else [])]
 
 
 def _digest(*what: object) -> str:
@@ -204,7 +207,7 @@ def _digest(*what: object) -> str:
 
 def _unfinished(config: ZoneConfig, given: argparse.Namespace) -> str:
     """Return the folder that says which snapshot a load is of that has not ended."""
-    return f"unfinished-{_digest(config.zone_uid, given.name or '', given.iceberg)}"
+    return f"unfinished-{_digest(config.zone_uid, *_asked(given), given.iceberg)}"
 
 
 def _source(

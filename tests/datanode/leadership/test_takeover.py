@@ -52,7 +52,7 @@ def test_takeovers_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
         assert leader.leader_epoch == 4
         # One row per write: a batch applied twice would have taken another offset.
         assert leader.log_end_offset == written
-        digests = c.digests(PARTITION)
+        digests = c.until("digests", lambda: c.digests(PARTITION))
         assert len({d.digests for d in digests.values()}) == 1
         rate = written / (load.times[0][-1] - load.times[0][0])
         retries = sum(client.retries for client in load.clients)
