@@ -1,12 +1,13 @@
 """What writers keep while others follow the changes of their zone.
 
     PYTHONPATH=operator python benchmarks/feed_cost.py [--rounds 5] [--seconds 4] [--clients 16]
-        [--rows 1 100] [--feeds 1 4] [--partitions 8]
+        [--rows 1 100] [--feeds 1 4] [--percents 80 0] [--partitions 8]
 
 Three data nodes are processes of their own, all replicas are on disk. The writers are threads of
 this process with one `TableClient`, each with one write of `--rows` rows under way; all rows were
 there before. All feeds are in another process, each with a `TableClient` of its own, and follow the
-whole zone: from leaders, from followers, and both again with old rows.
+whole zone: from leaders, from followers, and both again with old rows; each with the zone's
+`rebalance.foregroundTargetPercent` at every one of `--percents`: at 0 feeds take what they get.
 
 Each round measures writers alone and, directly behind that, with feeds, once for each case. A
 round's figures with feeds are divided by those alone beside them; printed are medians of these
@@ -31,6 +32,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 from harness.closed_loop import Figures, Operation, run
 from harness.followers import following
 from harness.zone import Zone, batch_of, running_zone
@@ -44,8 +46,9 @@ _FIRST = 1013
 
 
 class Case(NamedTuple):
-    """How many feeds, and how they follow."""
+    """How many feeds, how they follow, and what they leave to writers."""
 
+    percent: int
     feeds: int
     from_followers: bool
     old_rows: bool
@@ -54,7 +57,7 @@ class Case(NamedTuple):
         """Name it for a line of the table."""
         whom = "followers" if self.from_followers else "leaders"
         old = ", old rows" if self.old_rows else ""
-        return f"{self.feeds} from {whom}{old}"
+        return f"{self.feeds} from {whom}{old}, {self.percent} %"
 
 
 class Compared(NamedTuple):
@@ -104,6 +107,11 @@ class Writers:
 
 def compared(zone: Zone, writers: Writers, case: Case, seconds: float) -> Compared:
     """Measure writers alone, then with feeds."""
+    coordinator = zone.coordinator
+    coordinator.config = msgspec.structs.replace(
+        coordinator.config, foreground_target_percent=case.percent
+    )
+    coordinator.configure()
     alone, _ = writers.run(seconds)
     writers.alone.append(alone)
     addresses = [node.address for node in zone.coordinator.nodes.values()]
@@ -130,7 +138,7 @@ def spread(values: Sequence[float]) -> str:
 
 def show(cases: dict[Case, list[Compared]]) -> None:
     """Print a line for each case."""
-    print(f"  {'feeds':30}{'rate':>21}{'99 %':>21}{'nodes':>21}  in time  feeds us")
+    print(f"  {'feeds':36}{'rate':>21}{'99 %':>21}{'nodes':>21}  in time  feeds us")
     for case, rounds in cases.items():
         columns = "".join(
             f"{spread([getattr(each, name) for each in rounds]):>21}"
@@ -140,14 +148,15 @@ def show(cases: dict[Case, list[Compared]]) -> None:
             statistics.median(getattr(each, name) for each in rounds)
             for name in ("in_time", "feeds_us")
         )
-        print(f"  {case!s:30}{columns}{in_time:9.2f}{took:10,.0f}", flush=True)
+        print(f"  {case!s:36}{columns}{in_time:9.2f}{took:10,.0f}", flush=True)
 
 
 def measure(given: argparse.Namespace, rows: int) -> None:
     """Measure all cases in turn, round after round, and print."""
-    ways = itertools.product((False, True), given.feeds, (False, True))
+    ways = itertools.product((False, True), given.feeds, (False, True), given.percents)
     cases: dict[Case, list[Compared]] = {
-        Case(feeds, from_followers, old_rows): [] for old_rows, feeds, from_followers in ways
+        Case(percent, feeds, from_followers, old_rows): []
+        for old_rows, feeds, from_followers, percent in ways
     }
     with running_zone(3, given.partitions, 3) as zone, zone.client() as client:
         client.write(batch_of(list(range(_KEYS)), 0))
@@ -177,6 +186,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 100])
     parser.add_argument("--feeds", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--percents", type=int, nargs="+", default=[80, 0])
     parser.add_argument("--partitions", type=int, default=8)
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
