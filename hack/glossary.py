@@ -33,13 +33,13 @@ One word for one thing, in code, API, metrics, messages and docs.
 class Forbidden(NamedTuple):
     """A word that is not used, and what is said instead.
 
-    `is_letters`: it begins with a letter, so a letter before it makes it another word. That is no
-    part of the pattern, which would take twenty times as long to look for.
+    `inner`: the same without what may stand beside it. Most files have not even that, and it is
+    looked for in a twentieth of the time.
     """
 
     pattern: re.Pattern[str]
     instead: str
-    is_letters: bool
+    inner: re.Pattern[str]
 
 
 def page(glossary: dict[str, dict[str, dict[str, str]]]) -> str:
@@ -62,19 +62,19 @@ def forbidden(glossary: dict[str, dict[str, object]]) -> list[Forbidden]:
 
 
 def _word(word: str, instead: str) -> Forbidden:
-    """Return a word as it is looked for: letters behind it make it another word."""
+    """Return a word as it is looked for: letters beside it make it another word."""
+    before = r"(?<![A-Za-z])" if word[0].isalpha() else ""
     after = r"(?![A-Za-z])" if word[-1].isalpha() else ""
-    return Forbidden(re.compile(f"(?:{word}){after}"), instead, word[0].isalpha())
+    return Forbidden(re.compile(f"{before}(?:{word}){after}"), instead, re.compile(word))
 
 
 def offences(name: str, text: str, words: Iterable[Forbidden]) -> Iterator[str]:
     """Yield a line for each forbidden word of a file."""
     for word in words:
+        if not word.inner.search(text):
+            continue
         for match in word.pattern.finditer(text):
-            start = match.start()
-            if word.is_letters and re.fullmatch("[A-Za-z]", text[start - 1 : start]):
-                continue
-            line = text.count("\n", 0, start) + 1
+            line = text.count("\n", 0, match.start()) + 1
             yield f"{name}:{line}: {match.group()!r}: say {word.instead}"
 
 

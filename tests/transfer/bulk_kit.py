@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from replica_cluster import Coordinator
@@ -38,6 +39,20 @@ class Here:
 def client(zone: Coordinator) -> TableClient:
     """Return a client of a zone."""
     return TableClient(list(zone.peers.values()))
+
+
+def load_arguments(zone: Coordinator, directory: Path, **more: Any) -> argparse.Namespace:
+    """Return arguments of a load whose state is below the directory; `more` says what is loaded."""
+    empty = dict.fromkeys(
+        ("zone", "tls_directory", "parquet", "csv", "iceberg", "snapshot", "name")
+    )
+    usual = {
+        "bootstrap": zone.nodes[0].address,
+        "state": str(directory / "state"),
+        "refused_max": 1000,
+        "overwrite": False,
+    }
+    return argparse.Namespace(**{**empty, **usual, **more})
 
 
 def attempt(

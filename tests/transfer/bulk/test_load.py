@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bulk_kit import DiedError, Here, attempt, client
+from bulk_kit import DiedError, Here, attempt, client, load_arguments
 from replica_cluster import FAST, Coordinator, ProcessNode, cluster
 
 from rezone.transfer.bulk import job, parquet, sorting
@@ -48,18 +48,7 @@ def zone(tmp_path: Path) -> Iterator[Coordinator]:
 
 def given(zone: Coordinator, directory: Path, **more: Any) -> argparse.Namespace:
     """Return arguments of a load of the directory's Parquet files."""
-    empty = dict.fromkeys(("zone", "tls_directory", "csv", "name", "iceberg", "snapshot"))
-    return argparse.Namespace(
-        **{
-            **empty,
-            "bootstrap": zone.nodes[0].address,
-            "parquet": str(directory / "in"),
-            "state": str(directory / "state"),
-            "refused_max": 1000,
-            "overwrite": False,
-            **more,
-        }
-    )
+    return load_arguments(zone, directory, **{"parquet": str(directory / "in"), **more})
 
 
 def rows(first: int, last: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bulk_kit import DiedError, Here, attempt, client
+from bulk_kit import DiedError, Here, attempt, client, load_arguments
 from overwriting_kit import OverwritingOperator
 from replica_cluster import FAST, Coordinator, cluster
 
@@ -45,12 +45,8 @@ def zone(tmp_path: Path) -> Iterator[Coordinator]:
 
 def given(zone: Coordinator, directory: Path, **more: Any) -> argparse.Namespace:
     """Return arguments of a load that overwrites the zone."""
-    empty = dict.fromkeys(("zone", "tls_directory", "csv", "name", "iceberg", "snapshot"))
-    asked = {"parquet": str(directory / "in"), "state": str(directory / "state"), **more}
-    return argparse.Namespace(
-        **{**empty, "refused_max": 1000, "overwrite": True, **asked},
-        bootstrap=zone.nodes[0].address,
-    )
+    asked = {"parquet": str(directory / "in"), "overwrite": True, **more}
+    return load_arguments(zone, directory, **asked)
 
 
 def rows(first: int, last: int) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bulk_kit import DiedError
+from bulk_kit import DiedError, load_arguments
 from feed_kit import following
 from replica_cluster import FAST, Coordinator, cluster
 from resharding_kit import create_old, cut_over, overlaps_of, progress, reshard, seal
@@ -58,18 +57,13 @@ class Attempts:
         found = [{"id": n, "value": name} for n in range(ROWS)]
         (directory / "in").mkdir(exist_ok=True)
         pq.write_table(pa.Table.from_pylist(found), directory / "in" / "a.parquet")
-        self._given = argparse.Namespace(
-            zone=None,
-            tls_directory=None,
-            csv=None,
-            iceberg=None,
-            snapshot=None,
+        self._given = load_arguments(
+            nodes,
+            directory,
             name=name,
             bootstrap=",".join(nodes.peers.values()),
             parquet=str(directory / "in"),
-            state=str(directory / "state"),
             refused_max=10,
-            overwrite=False,
         )
         runs = sorting.runs
 

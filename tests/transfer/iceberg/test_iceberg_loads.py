@@ -1,6 +1,5 @@
 """Loads of Iceberg tables into real data nodes; the job's units run in this process, twice."""
 
-import argparse
 import datetime as dt
 import json
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bulk_kit import Here, attempt, client
+from bulk_kit import Here, attempt, client, load_arguments
 from iceberg_kit import delete_positions, lake, rows_of, table_of
 from replica_cluster import FAST, Coordinator, cluster
 
@@ -75,16 +74,8 @@ def snapshot() -> int:
 
 def loaded(zone: Coordinator, directory: Path, run: Here | None = None, **more: Any) -> Any:
     """Load the table."""
-    empty = dict.fromkeys(("zone", "tls_directory", "parquet", "csv", "name", "snapshot"))
-    given = {
-        **empty,
-        "iceberg": NAME,
-        "state": str(directory / "state"),
-        "refused_max": 10,
-        "overwrite": False,
-        **more,
-    }
-    return attempt(load, argparse.Namespace(bootstrap=zone.nodes[0].address, **given), run)
+    given = {"iceberg": NAME, "refused_max": 10, **more}
+    return attempt(load, load_arguments(zone, directory, **given), run)
 
 
 def found(zone: Coordinator) -> list[dict[str, Any]]:

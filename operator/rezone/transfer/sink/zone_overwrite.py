@@ -68,8 +68,8 @@ class ZoneOverwrite:
         except RezoneError as error:
             raise _explained(error) from error
 
-    def finish(self, files: Sequence[StagedFile]) -> int:
-        """Return how many rows the zone has, once those of these files are all of its rows.
+    def finish(self, files: Sequence[StagedFile]) -> None:
+        """Return once the rows of these files are all of the zone's.
 
         StagedRowsError for missing and damaged files, ValueError for two rows of one key: nothing
         is asked for. OverwriteRefusedError says what to do. When it fails, run the job again.
@@ -89,7 +89,6 @@ class ZoneOverwrite:
         self.staging(all_jobs=True).remove_all()
         if not self._named:
             notes.remove_all()
-        return runs.rows
 
     def forget(self) -> None:
         """Forget what the job has staged.
