@@ -178,28 +178,36 @@ async def _run(state: Path, local: LocalCluster, plan: Plan) -> Report:
         world.start_clients(plan.seed)
         say(f"the zone is made; it and its clients run in {state}")
         run = Run(world, plan.seed, plan.limits)
-        broken = ""
+        broken = []
         try:
-            for case in plan.cases:
-                await run.alone(case)
-            if plan.storm_seconds:
-                await run.storm(plan.storm_seconds)
-            if plan.soak_seconds:
-                await soak(run, plan.seed, plan.soak_seconds)
+            await _play(run, plan)
+        except DemoError as error:
+            broken.append(str(error))
+        try:
+            # Histories are read one after the other: those of clients that go on contradict.
             world.stop_clients()
         except DemoError as error:
-            broken = str(error)
+            broken.append(str(error))
     return _report(world, plan.seed, run.rows, broken)
 
 
-def _report(world: World, seed: int, rows: Sequence[Row], broken: str) -> Report:
+async def _play(run: Run, plan: Plan) -> None:
+    for case in plan.cases:
+        await run.alone(case)
+    if plan.storm_seconds:
+        await run.storm(plan.storm_seconds)
+    if plan.soak_seconds:
+        await soak(run, plan.seed, plan.soak_seconds)
+
+
+def _report(world: World, seed: int, rows: Sequence[Row], broken: Sequence[str]) -> Report:
     """Return what a run has shown, and say it; `broken` is why it has not come to its end."""
     say(f"\n{table(rows)}\n")
     operations = world.histories.all()
     verdict = check(build_checker(), operations, world.state)
     transactions = read_transactions(world.transactions)
     wrong = violations(transactions)
-    problems = [broken] if broken else []
+    problems = list(broken)
     problems += [f"{row.name}: {problem}" for row in rows for problem in row.problems]
     problems += [f"row {row} has an impossible history" for row in verdict.illegal]
     problems += [f"row {row} could not be decided" for row in verdict.undecided]
