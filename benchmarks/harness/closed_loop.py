@@ -1,8 +1,12 @@
-"""Clients that each have one operation under way, and what they and the servers take for it."""
+"""Clients that each have one operation under way, and what they and the servers take for it.
 
+Each is a thread (`run`), or a coroutine of one event loop (`run_in_loop`).
+"""
+
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +16,7 @@ WARM_SECONDS = 1.0
 """So long at the start of each run nothing is counted."""
 
 Operation = Callable[[], object]
+AsyncOperation = Callable[[], Awaitable[object]]
 
 
 class Figures(NamedTuple):
@@ -66,6 +71,42 @@ def run(
         thread.join()
     if failures:
         raise failures[0]
+    return _figures(spent, seconds, client, servers)
+
+
+async def run_in_loop(
+    operations: Sequence[AsyncOperation],
+    seconds: float,
+    servers_cpu: Callable[[], float],
+    warm_seconds: float = WARM_SECONDS,
+) -> Figures:
+    """Run each operation again and again as `run` does, in a coroutine of its own."""
+    begin = time.monotonic() + warm_seconds
+    end = begin + seconds
+    spent: list[list[float]] = [[] for _ in operations]
+
+    async def work(operation: AsyncOperation, mine: list[float]) -> None:
+        while (started := time.monotonic()) < end:
+            await operation()
+            if started >= begin:
+                mine.append(time.monotonic() - started)
+
+    async def cpu() -> tuple[float, float]:
+        await asyncio.sleep(begin - time.monotonic())
+        client, servers = time.process_time(), servers_cpu()
+        await asyncio.sleep(end - time.monotonic())
+        return time.process_time() - client, servers_cpu() - servers
+
+    async with asyncio.TaskGroup() as group:
+        used = group.create_task(cpu())
+        for each in zip(operations, spent, strict=True):
+            group.create_task(work(*each))
+    return _figures(spent, seconds, *used.result())
+
+
+def _figures(
+    spent: Sequence[Sequence[float]], seconds: float, client: float, servers: float
+) -> Figures:
     times = [one * 1000 for mine in spent for one in mine]
     each_us = 1e6 / max(1, len(times))
     return Figures(

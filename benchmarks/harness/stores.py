@@ -19,7 +19,7 @@ import itertools
 import json
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from harness.leaders import NotHereError, etcd
 from harness.peers import POSTGRES, Postgres, pause, redis_program, redis_server
 from harness.zone import SCHEMA, Zone, write_all
 from rezone.client import ClientSettings, TableClient
+from rezone.client.aio import AsyncTableClient
 
 ROW_OVERHEAD_BYTES = 30
 """What a row has beside its text, about: its number, and two more columns in Rezone."""
@@ -125,6 +126,15 @@ class RezoneStore:
                 for number in range(_OPENING_CALLS):
                     one.get(number)  # its connections
             yield made if self._apart else made * count
+
+    @contextlib.asynccontextmanager
+    async def in_loop(self) -> AsyncIterator[AsyncTableClient]:
+        """Yield the client for all coroutines of the running event loop."""
+        addresses = [node.address for node in self._zone.coordinator.nodes.values()]
+        async with AsyncTableClient(addresses, settings=self._settings) as client:
+            for number in range(_OPENING_CALLS):
+                await client.get(number)
+            yield client
 
     def cpu(self) -> float:
         """See Store."""

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -152,8 +152,8 @@ def test_a_full_queue_tells_the_caller_and_drops_nothing(
     settings = dataclasses.replace(PATIENT, **limits[limit])
     begin = Budget.__init__
 
-    def impatient(budget: Budget, settings: ClientSettings) -> None:
-        begin(budget, dataclasses.replace(settings, timeout_seconds=0.0))
+    def impatient(budget: Budget, settings: ClientSettings, *others: Callable[[], None]) -> None:
+        begin(budget, dataclasses.replace(settings, timeout_seconds=0.0), *others)
 
     monkeypatch.setattr(Budget, "__init__", impatient)
     with client_of(cluster, settings) as client:

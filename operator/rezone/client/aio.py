@@ -4,10 +4,10 @@
         await table.put(id=7, owner="ann")
         row = await table.get(7)
 
-Writes and reads by key hold no thread while they are under way: any number of coroutines may wait,
-and their calls share requests as those of threads do. One thread submits them, so they go out in
-the order in which they were called. All else that the threaded client can do runs in a few threads
-(`run`).
+Writes and reads by key hold no thread while they are under way: any number of coroutines may wait.
+Those that are called in one turn of the loop are made together and share requests, so they cost
+less than those of threads; they go out in the order in which they were called. All else that the
+threaded client can do runs in a few threads (`run`).
 
 Concurrency: for the coroutines of one event loop. A coroutine that is cancelled takes nothing back
 that was submitted.
@@ -18,13 +18,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
+from rezone.client.loop_calls import LoopCalls
 from rezone.client.operations import single_rows
+from rezone.client.operations.calls_together import Kind
 from rezone.client.operations.conditional import VersionedRow
+from rezone.client.operations.reads import rows_of
 from rezone.client.operations.writes import PartitionWrite
 from rezone.client.requests import batches
+from rezone.client.requests.sharing import FoundRows
 from rezone.client.settings import ClientSettings
 from rezone.client.table import TableClient
-from rezone.wire.errors import ReshardedError
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.errors import LimitExceededError, ReshardedError
 from rezone.wire.transport.tls import TlsSource
 
 T = TypeVar("T")
@@ -50,7 +55,7 @@ class AsyncTableClient:
         threads_max: int = THREADS_MAX,
     ) -> None:
         self.table = TableClient(bootstrap, producer=producer, settings=settings, tls=tls)
-        self._submitter = ThreadPoolExecutor(1, thread_name_prefix="rezone-submit")
+        self._loop_calls: LoopCalls | None = None
         self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="rezone-aio")
 
     async def run(self, call: Callable[[TableClient], T]) -> T:
@@ -61,26 +66,18 @@ class AsyncTableClient:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, call, self.table)
 
-    async def _submitted(self, submit: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._submitter, submit)
-
     async def write(self, data: batches.Rows) -> list[PartitionWrite]:
         """Upsert rows; returns when they are acknowledged."""
-        future = await self._submitted(lambda: self.table.submit_write(data))
-        return await asyncio.wrap_future(future)
+        return await self._calls().call(Kind.WRITE, data)
 
     async def delete(self, *keys: Any, if_version: int | None = None) -> list[PartitionWrite]:
         """Delete rows by primary key, given as `TableClient.delete` takes them."""
         if if_version is not None:
             return await self.run(lambda table: table.delete(*keys, if_version=if_version))
         if len(keys) == 1 and single_rows.is_rows(keys[0]):
-            future = await self._submitted(lambda: self.table.submit_delete(keys[0]))
-        else:
-            future = await self._submitted(
-                lambda: self.table.submit_delete(single_rows.key_of(self.table.codec, keys))
-            )
-        return await asyncio.wrap_future(future)
+            return await self._calls().call(Kind.DELETE, keys[0])
+        key = single_rows.key_of(await self._codec(), keys)
+        return await self._calls().call(Kind.DELETE, key)
 
     async def put(
         self, *, if_version: int | None = None, if_absent: bool = False, **columns: Any
@@ -94,8 +91,13 @@ class AsyncTableClient:
 
     async def get(self, *key: Any) -> dict[str, Any] | None:
         """Return the newest state of one row by its primary key; None when it is not there."""
-        found = await self._read(lambda: single_rows.key_of(self.table.codec, key))
-        return single_rows.first_of(found)
+        keys = single_rows.key_of(await self._codec(), key)
+        try:
+            found = await self._calls().call(Kind.READ, keys)
+        except ReshardedError:
+            return await self.run(lambda table: table.get(*key))
+        rows: FoundRows = found[0]
+        return rows.first()
 
     async def get_version(self, *key: Any) -> VersionedRow:
         """Return the newest state of one row with its version."""
@@ -103,26 +105,36 @@ class AsyncTableClient:
 
     async def read(self, keys: batches.Rows, as_of: int | None = None) -> Any:
         """Return the rows of these primary keys as a table, absent ones left out, in no order."""
-        return await self._read(lambda: keys, as_of)
-
-    async def _read(self, keys: Callable[[], batches.Rows], as_of: int | None = None) -> Any:
-        submitted = await self._submitted(lambda: self.table.submit_read(keys(), as_of))
+        if as_of is not None:
+            return await self.run(lambda table: table.read(keys, as_of))
+        codec = await self._codec()
         try:
-            found = await asyncio.wrap_future(submitted.future)
-        except ReshardedError:
+            found = await self._calls().call(Kind.READ, keys)
+        except (ReshardedError, LimitExceededError):
             # Its keys are cut again.
-            return await self.run(lambda table: table.read(keys(), as_of))
-        return submitted.rows(found)
+            return await self.run(lambda table: table.read(keys))
+        return rows_of(codec, found)
+
+    async def _codec(self) -> RowCodec:
+        if self.table.together.is_prompt(1):
+            return self.table.codec
+        return await self.run(lambda table: table.codec)
+
+    def _calls(self) -> LoopCalls:
+        if self._loop_calls is None:
+            self._loop_calls = LoopCalls(self.table.together)
+        return self._loop_calls
 
     async def close(self) -> None:
         """Close all connections; what is under way ends with an error."""
+        if self._loop_calls is not None:
+            self._loop_calls.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._close)
 
     def _close(self) -> None:
         self.table.close()
-        for pool in (self._submitter, self._threads):
-            pool.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
         return self

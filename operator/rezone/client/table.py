@@ -19,6 +19,7 @@ from rezone.client.feed.feed import ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.positions import FeedPositions
 from rezone.client.feed.token import decode_token
 from rezone.client.operations import single_rows
+from rezone.client.operations.calls_together import CallsTogether
 from rezone.client.operations.conditional import Condition, ConditionalWrites, VersionedRow
 from rezone.client.operations.filters import Filter
 from rezone.client.operations.lookups import LOOKUPS_AT_ONCE, IndexPage, Lookup
@@ -33,8 +34,9 @@ from rezone.client.operations.writes import PartitionWrite, Writes
 from rezone.client.operations.zone import Zone, partition_of
 from rezone.client.requests import batches
 from rezone.client.requests.asking import Requests
-from rezone.client.requests.calls import Budget
+from rezone.client.requests.calls import Budget, settling
 from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.streams import OneReplica, Streams
 from rezone.client.requests.traced import request_tracer
 from rezone.client.routing.routes import RouteCache
@@ -79,18 +81,27 @@ class TableClient:
         self._settings = settings or ClientSettings()
         if connect is None:
             connect = functools.partial(NodeClient, tls=tls or tls_from_environment())
-        self._budget = Budget(self._settings)
+        gathering = Gathering()
+        self._budget = Budget(self._settings, gathering.release)
         rng = rng or random.Random()  # noqa: S311 - jitter and samples, no secrets
         routes = RouteCache(bootstrap)
         self._tracer = request_tracer(self._settings, routes, clock=clock, rng=rng)
         self._dispatcher = Dispatcher(
-            routes, self._settings, clock=clock, rng=rng, connect=connect, tracer=self._tracer
+            routes,
+            self._settings,
+            clock=clock,
+            rng=rng,
+            connect=connect,
+            tracer=self._tracer,
+            gathering=gathering,
         )
         self._zone = Zone(self._dispatcher, self._settings, clock=clock)
         self._requests = Requests(self._dispatcher, self._budget)
         self._clock = clock
         self._staleness = Staleness(self._dispatcher, self._settings, clock=clock)
-        self._reads = Reads(self._dispatcher, self._budget, self._settings, clock=clock)
+        self._reads = Reads(
+            self._dispatcher, self._budget, self._settings, gathering=gathering, clock=clock
+        )
         self._streams = Streams(
             self._dispatcher, self._settings, clock=clock, fetch_routes=self._zone.fetch_routes
         )
@@ -100,8 +111,17 @@ class TableClient:
             dispatcher=self._dispatcher,
             budget=self._budget,
             settings=self._settings,
+            gathering=gathering,
             clock=clock,
             on_ack=on_ack,
+        )
+        self._together = CallsTogether(
+            self._zone,
+            producer=self._producer,
+            writes=self._writes,
+            reads=self._reads,
+            budget=self._budget,
+            gathering=gathering,
         )
         self._sequenced = SequencedWrites(
             self._zone, self._requests, bytes_max=self._settings.request_bytes_max
@@ -113,6 +133,11 @@ class TableClient:
             pause=self._dispatcher.pause,
             timeout_seconds=self._settings.timeout_seconds,
         )
+
+    @property
+    def together(self) -> CallsTogether:
+        """What makes calls of few rows together, for one thread that makes many of them."""
+        return self._together
 
     @property
     def config(self) -> ZoneConfig:
@@ -141,15 +166,15 @@ class TableClient:
         producer ended, and the first call waits until that is open (`open_producer`). The future
         may raise OutcomeUnknownError, or any RezoneError that says no; the first of them.
         """
-        codec = self.codec
-        batch = batches.conform(data, codec.arrow_schema)
-        return self._writes.submit(codec, batch, delete=False)
+        future, ended = settling()
+        self._writes.submit(self.codec, data, ended, delete=False)
+        return future
 
     def submit_delete(self, keys: batches.Rows) -> "Future[list[PartitionWrite]]":
         """Delete rows by primary key; otherwise as `submit_write`. Absent keys are no error."""
-        codec = self.codec
-        batch = batches.conform(keys, codec.key_schema)
-        return self._writes.submit(codec, batch, delete=True)
+        future, ended = settling()
+        self._writes.submit(self.codec, keys, ended, delete=True)
+        return future
 
     def serving_layouts(self) -> tuple[Layout, ...]:
         """Return the layouts whose partitions serve now: two while a re-sharding cuts over."""

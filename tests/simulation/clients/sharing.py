@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from rezone.client.operations.producer import OpenedProducer
 from rezone.client.operations.writes import Writes
-from rezone.client.requests.calls import Budget
+from rezone.client.requests.calls import Budget, Ended, settling
+from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.routing.placement import Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
@@ -53,6 +54,7 @@ CALLS_MAX = 4
 """So many calls a process makes in a step at most, while fewer than `OPEN_CALLS_MAX` wait."""
 
 OPEN_CALLS_MAX = 24
+TOGETHER_CHANCE = 0.5
 LONG_CHANCE = 0.05
 VALUE_BYTES_MAX = 64
 TAKE_OVER_CHANCE = 0.01
@@ -200,6 +202,13 @@ class _Call(NamedTuple):
     future: Future[Any]
 
 
+class _Made(NamedTuple):
+    """The row of a call, and what ends its future."""
+
+    batch: Any
+    ended: Ended
+
+
 class _Process:
     """One client."""
 
@@ -212,11 +221,13 @@ class _Process:
         node_codec = RowCodec(plane.config.table, RowLimits(value_bytes_max=VALUE_BYTES_MAX))
         self._dispatcher = SimulatedDispatcher(plane, rng, node_codec)
         self.producer = _Epoch(producer_id, epoch)
+        self._gathering = Gathering()
         made: Any = Writes(
             self.producer,  # type: ignore[arg-type]
             dispatcher=self._dispatcher,  # type: ignore[arg-type]
             budget=Budget(SETTINGS),
             settings=SETTINGS,
+            gathering=self._gathering,
             clock=plane.loop.monotonic,
             on_ack=None,
         )
@@ -231,18 +242,34 @@ class _Process:
 
     def submit(self, number: int) -> None:
         """Make a call, unless the producer has ended."""
+        made, future = self._made(number)
+        try:
+            self._writes.submit(self._codec, made.batch, made.ended, delete=False)
+        except ProducerFencedError:
+            return
+        self.calls.append(future)
+
+    def submit_together(self, numbers: range) -> None:
+        """Make calls as a turn of an event loop does, unless the producer has ended."""
+        made = [self._made(number) for number in numbers]
+        calls = [(one.batch, one.ended) for one, _ in made]
+        try:
+            with self._gathering.calls():
+                self._writes.submit_together(self._codec, calls, delete=False)
+        except ProducerFencedError:
+            return
+        self.calls += [call for _, call in made]
+
+    def _made(self, number: int) -> tuple[_Made, _Call]:
         refused = self._rng.random() < LONG_CHANCE
         value = b"shared %d" % number + b"." * (VALUE_BYTES_MAX if refused else 0)
         key = b"shared%d" % self._rng.randrange(ROWS)
         columns = {"key": [key], "value": [value]}
         batch = pa.RecordBatch.from_pydict(columns, schema=self._codec.arrow_schema)
-        try:
-            future = self._writes.submit(self._codec, batch, delete=False)
-        except ProducerFencedError:
-            return
         (row,) = encoded_rows(self._codec, batch).row_id_list()
         (stored,) = self._codec.value_bytes(batch)
-        self.calls.append(_Call(row, stored, refused, future))
+        future, ended = settling()
+        return _Made(batch, ended), _Call(row, stored, refused, future)
 
     def step(self, now: float) -> None:
         """Go on with all that waits."""
@@ -278,9 +305,14 @@ class Sharing:
             self._processes.append(self._begun(len(self._processes) + 1))
         for process in self._processes[-2:] if storm else ():
             if process.waiting < OPEN_CALLS_MAX:
-                for _ in range(self._rng.randrange(CALLS_MAX + 1)):
-                    self._number += 1
-                    process.submit(self._number)
+                first, count = self._number + 1, self._rng.randrange(CALLS_MAX + 1)
+                self._number += count
+                numbers = range(first, first + count)
+                if self._rng.random() < TOGETHER_CHANCE:
+                    process.submit_together(numbers)
+                    continue
+                for number in numbers:
+                    process.submit(number)
         for process in self._processes:
             process.step(now)
 

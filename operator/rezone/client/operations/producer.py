@@ -64,6 +64,11 @@ class Producer:
         assert self._opened is not None  # noqa: S101 - the caller has opened it
         return self._opened
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` waits for nothing."""
+        return self._opened is not None
+
     def open(self) -> OpenedProducer:
         """Return id and epoch; under a name the first call gets an epoch, which takes an answer.
 

@@ -4,22 +4,24 @@ Concurrency: any thread may call; answers come by the dispatcher's threads.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from rezone.client.requests import batches
-from rezone.client.requests.calls import Budget, Call
+from rezone.client.requests.calls import Budget, Call, Ended, settling
 from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.requests.shared_reads import SharedReads
-from rezone.client.requests.sharing import SHARING_ROWS_MAX
+from rezone.client.requests.sharing import SHARING_ROWS_MAX, FoundRows, OwnRows
+from rezone.client.requests.together import Cut
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire.codec import bodies
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import LimitExceededError, RezoneError
+from rezone.wire.errors import InvalidRowError, LimitExceededError, OverloadedError, RezoneError
 from rezone.wire.messages import AGE_UNKNOWN_MS, Message, PartitionId, ReadRequest, ReadResult
 
 Part = tuple[PartitionId, bytes]
@@ -63,13 +65,18 @@ class SubmittedRead(NamedTuple):
     The future raises ReshardedError when others serve the keys by now.
     """
 
-    future: Future[list[Callable[[], Any]]]
+    future: Future[list[FoundRows]]
     codec: RowCodec
 
-    def rows(self, found: list[Callable[[], Any]]) -> Any:
+    def rows(self, found: list[FoundRows]) -> Any:
         """Return the rows found as a table."""
-        parts = [decoded() for decoded in found]
-        return pa.Table.from_batches(parts, schema=self.codec.arrow_schema)
+        return rows_of(self.codec, found)
+
+
+def rows_of(codec: RowCodec, found: Iterable[FoundRows]) -> Any:
+    """Return the rows that a read has ended with as a table; without any by this codec."""
+    parts = [each.batch() for each in found]
+    return pa.Table.from_batches(parts, schema=parts[0].schema if parts else codec.arrow_schema)
 
 
 class Reads:
@@ -81,13 +88,14 @@ class Reads:
         budget: Budget,
         settings: ClientSettings,
         *,
+        gathering: Gathering,
         clock: Callable[[], float],
     ) -> None:
         self._dispatcher = dispatcher
         self._budget = budget
         self._settings = settings
         self._clock = clock
-        self._shared = SharedReads(dispatcher, budget, settings, clock=clock)
+        self._shared = SharedReads(dispatcher, budget, settings, gathering=gathering, clock=clock)
 
     def newest(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> Any:
         """Return the rows of these keys as a table, by their leaders; of a time when given.
@@ -107,8 +115,26 @@ class Reads:
 
     def submit(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> SubmittedRead:
         """Ask for the rows of these keys as `newest` does, and do not wait for them."""
-        parts = self._cut(codec, keys)
-        call = Call(max(1, len(parts)))
+        future, ended = settling()
+        self._send(codec, self._cut(codec).alone(keys), ended, as_of)
+        return SubmittedRead(future, codec)
+
+    def submit_together(self, codec: RowCodec, calls: Sequence[tuple[batches.Rows, Ended]]) -> None:
+        """Ask for the newest rows of calls of few keys; each ends with its own errors."""
+        found = self._cut(codec).together([keys for keys, _ in calls])
+        for parts, (_, ended) in zip(found, calls, strict=True):
+            if isinstance(parts, InvalidRowError):
+                ended(parts)
+                continue
+            try:
+                self._send(codec, parts, ended, None)
+            except OverloadedError as error:
+                ended(error)  # with a part missing nothing else ends the call
+
+    def _send(
+        self, codec: RowCodec, parts: Sequence[batches.Part], ended: Ended, as_of: int | None
+    ) -> None:
+        call = Call(max(1, len(parts)), ended)
         if not parts:
             call.add([])
         for part in parts:
@@ -117,7 +143,6 @@ class Reads:
             else:
                 body = bodies.to_ipc(part.rows)
                 self._ask((part.partition, body), _adding(call, codec), as_of)
-        return SubmittedRead(call.future, codec)
 
     def aged(
         self, codec: RowCodec, keys: batches.Rows, as_of: int | None, age_ms: int | None
@@ -171,22 +196,19 @@ class Reads:
 
     def _parts(self, codec: RowCodec, keys: batches.Rows) -> list[Part]:
         """Cut keys by partitions and by size."""
-        return [(part.partition, bodies.to_ipc(part.rows)) for part in self._cut(codec, keys)]
+        parts = self._cut(codec).alone(keys)
+        return [(part.partition, bodies.to_ipc(part.rows)) for part in parts]
 
-    def _cut(self, codec: RowCodec, keys: batches.Rows) -> list[batches.Part]:
-        return batches.checked_parts(
-            codec,
-            batches.conform(keys, codec.key_schema),
-            self._dispatcher.placement.partitions_of,
-            delete=True,
-            bytes_max=self._settings.request_bytes_max,
-        )
+    def _cut(self, codec: RowCodec) -> Cut:
+        placement = self._dispatcher.placement
+        return Cut(codec, placement.partitions_of, self._settings.request_bytes_max, keys=True)
 
     def _ask_any(self, parts: list[Part], as_of: int | None, age_ms: int | None) -> list[Aged]:
         """Ask followers first for each part; return the part and its answer."""
         if not parts:
             return []
-        call = Call(len(parts))
+        future, ended = settling()
+        call = Call(len(parts), ended)
 
         def noting(part: Part) -> Callable[[Outcome, float], None]:
             def add(outcome: Outcome, sent_at: float) -> None:
@@ -201,7 +223,7 @@ class Reads:
 
         for part in parts:
             self._ask(part, noting(part), as_of, age_ms=age_ms, anywhere=True)
-        return call.future.result()
+        return future.result()
 
     def _ask(
         self,
@@ -237,6 +259,6 @@ def _adding(call: Call, codec: RowCodec) -> Callable[[Outcome, float], None]:
         if isinstance(outcome, RezoneError):
             call.add(outcome)
         else:
-            call.add(lambda: bodies.from_ipc(outcome[1], codec.arrow_schema))
+            call.add(OwnRows(codec, outcome[1]))
 
     return add

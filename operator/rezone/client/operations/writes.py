@@ -17,27 +17,31 @@ behind the lane that is moved, so that batches with a key in common always stand
 """
 
 import dataclasses
+import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from rezone.client.operations.producer import FINAL_ERRORS, Producer
 from rezone.client.requests import batches
-from rezone.client.requests.calls import Budget, Call
+from rezone.client.requests.calls import Budget, Call, Ended
 from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.requests.sharing import SHARING_ROWS_MAX, Content, Limits, joined
+from rezone.client.requests.together import Cut
 from rezone.client.routing.placement import PartitionIds, Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import (
+    InvalidRowError,
     OverloadedError,
     ReshardedError,
     RezoneError,
@@ -123,6 +127,7 @@ class Writes:
         dispatcher: Dispatcher,
         budget: Budget,
         settings: ClientSettings,
+        gathering: Gathering,
         clock: Callable[[], float],
         on_ack: Callable[[PartitionId, float], None] | None,
     ) -> None:
@@ -130,6 +135,7 @@ class Writes:
         self._dispatcher = dispatcher
         self._budget = budget
         self._settings = settings
+        self._gathering = gathering
         self._clock = clock
         self._on_ack = on_ack
         self._lock = threading.Lock()
@@ -139,20 +145,33 @@ class Writes:
         self._generation = 0
         self._mover = ThreadPoolExecutor(1, thread_name_prefix="rezone-move")
 
-    def submit(self, codec: RowCodec, batch: Any, *, delete: bool) -> Future[list[PartitionWrite]]:
-        """Cut a batch by partition and size and send it; InvalidRowError before anything is.
+    def submit(self, codec: RowCodec, rows: batches.Rows, ended: Ended, *, delete: bool) -> None:
+        """Cut a call's rows by partition and size and send them; InvalidRowError before any is.
 
         Errors of `Producer.open` before that, which the first call waits for.
         """
         self._producer.open()
-        parts = batches.checked_parts(
-            codec,
-            batch,
-            self._lines(),
-            delete=delete,
-            bytes_max=self._settings.request_bytes_max,
-        )
-        call = Call(max(1, len(parts)))
+        self._send(codec, self._cut(codec, delete=delete).alone(rows), ended, delete=delete)
+
+    def submit_together(
+        self, codec: RowCodec, calls: Sequence[tuple[batches.Rows, Ended]], *, delete: bool
+    ) -> None:
+        """Send calls of few rows in their order; each ends with its own errors."""
+        self._producer.open()
+        found = self._cut(codec, delete=delete).together([rows for rows, _ in calls])
+        for parts, (_, ended) in zip(found, calls, strict=True):
+            if isinstance(parts, InvalidRowError):
+                ended(parts)
+            else:
+                self._send(codec, parts, ended, delete=delete)
+
+    def _cut(self, codec: RowCodec, *, delete: bool) -> Cut:
+        return Cut(codec, self._lines(), self._settings.request_bytes_max, keys=delete)
+
+    def _send(
+        self, codec: RowCodec, parts: Sequence[batches.Part], ended: Ended, *, delete: bool
+    ) -> None:
+        call = Call(max(1, len(parts)), ended)
         if not parts:
             call.add([])
         for index, part in enumerate(parts):
@@ -172,7 +191,6 @@ class Writes:
                 written=_written(codec, part),
             )
             self._put(part.partition, one)
-        return call.future
 
     def close(self) -> None:
         """End the thread that moves lanes; the dispatcher is closed before."""
@@ -213,7 +231,7 @@ class Writes:
         if lane is None:
             self._cut_again(batch, after_generation)
         else:
-            self._next(lane)
+            self._gathering.begin(functools.partial(self._next, lane))
 
     def _open_lane(self, partition: PartitionId, codec: RowCodec) -> _Lane | None:
         """Return a partition's lane; None when it was re-sharded and has no batches any more."""
@@ -409,7 +427,7 @@ def _schema_of(batch: _Batch) -> Any:
 def _written(codec: RowCodec, part: batches.Part) -> frozenset[int]:
     if part.rows.num_rows > SHARING_ROWS_MAX:
         return frozenset()
-    return frozenset(part.encoded_by(codec).hashes().tolist())
+    return frozenset(part.places_by(codec).hashes().tolist())
 
 
 def _fits(first: _Batch, other: _Batch) -> bool:

@@ -44,6 +44,11 @@ class Zone:
         return config
 
     @property
+    def is_known(self) -> bool:
+        """Whether the config is there, so that asking for it waits for nothing."""
+        return self._dispatcher.config is not None
+
+    @property
     def codec(self) -> RowCodec:
         """The row format of the zone's table."""
         config = self.config

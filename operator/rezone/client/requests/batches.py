@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rezone.client.routing.placement import PartitionIds
-from rezone.wire.codec.encoded_rows import EncodedRows, encoded_rows
+from rezone.wire.codec.encoded_rows import Places, encoded_rows
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.pieces import Ints
 from rezone.wire.codec.rows import RowCodec
@@ -27,12 +27,12 @@ class Part(NamedTuple):
 
     partition: PartitionId
     rows: Any
-    encoded: EncodedRows | None
-    """The same rows, where they were all: so they were encoded to know where they belong."""
+    places: Places | None
+    """Where the rows belong, if that is known of these rows alone."""
 
-    def encoded_by(self, codec: RowCodec) -> EncodedRows:
-        """Return the rows as they are stored."""
-        return encoded_rows(codec, self.rows) if self.encoded is None else self.encoded
+    def places_by(self, codec: RowCodec) -> Places:
+        """Return where the rows belong."""
+        return encoded_rows(codec, self.rows) if self.places is None else self.places
 
 
 def conform(data: Rows, schema: Any) -> Any:

@@ -35,6 +35,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from rezone.client.connections.connection import Connection
 from rezone.client.connections.nodes import Nodes
+from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Request
 from rezone.client.requests.suspects import Suspects
 from rezone.client.requests.traced import RequestTracer
@@ -95,8 +96,10 @@ class Dispatcher:
         rng: random.Random,
         connect: Callable[[str], NodeClient] = NodeClient,
         tracer: RequestTracer | None = None,
+        gathering: Gathering | None = None,
     ) -> None:
         self.tracer = tracer
+        self._gathering = gathering or Gathering()
         self._routes = routes
         self._settings = settings
         self._clock = clock
@@ -132,7 +135,7 @@ class Dispatcher:
                 return False
             connection = self._route(request, tell=False)
         if connection is not None:
-            connection.push()
+            self._gathering.begin(connection.push)
         return True
 
     @property

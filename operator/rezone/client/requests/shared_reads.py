@@ -13,22 +13,18 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from rezone.client.requests.batches import Part
 from rezone.client.requests.calls import Budget
 from rezone.client.requests.dispatch import Dispatcher
+from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
-from rezone.client.requests.sharing import Content, Limits, SharedRows, joined
+from rezone.client.requests.sharing import Content, FoundRows, Limits, OwnRows, SharedRows, joined
 from rezone.client.settings import ClientSettings, closed_error
-from rezone.wire.codec import bodies
-from rezone.wire.codec.encoded_rows import EncodedRows
+from rezone.wire.codec.encoded_rows import Places
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import ReshardedError, RezoneError
 from rezone.wire.messages import Message, PartitionId, ReadRequest
-
-Found = Callable[[], Any]
-"""Makes the rows of an answer, as a record batch: by the thread that wants them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,11 +32,11 @@ class _Read:
     """One call's keys in one partition; `deadline` by the client's clock."""
 
     content: Content
-    keys: EncodedRows
+    places: Places
     codec: RowCodec
     room: int
     deadline: float
-    answered: Callable[[Found | RezoneError], None]
+    answered: Callable[[FoundRows | RezoneError], None]
     written: frozenset[int] = frozenset()
 
 
@@ -62,11 +58,13 @@ class SharedReads:
         budget: Budget,
         settings: ClientSettings,
         *,
+        gathering: Gathering,
         clock: Callable[[], float],
     ) -> None:
         self._dispatcher = dispatcher
         self._budget = budget
         self._settings = settings
+        self._gathering = gathering
         self._clock = clock
         self._lock = threading.Lock()
         self._lanes: dict[PartitionId, _Lane] = {}
@@ -75,13 +73,13 @@ class SharedReads:
         self,
         codec: RowCodec,
         part: Part,
-        answered: Callable[[Found | RezoneError], None],
+        answered: Callable[[FoundRows | RezoneError], None],
     ) -> None:
         """Read keys of a partition at the newest state; OverloadedError when there is no room."""
         partition, content = part.partition, Content(part.rows)
         read = _Read(
             content=content,
-            keys=part.encoded_by(codec),
+            places=part.places_by(codec),
             codec=codec,
             room=self._budget.take(content.size),
             deadline=self._clock() + self._settings.timeout_seconds,
@@ -95,7 +93,7 @@ class SharedReads:
             if lane.busy:
                 return
             lane.busy = True
-        self._next(partition, lane)
+        self._gathering.begin(functools.partial(self._next, partition, lane))
 
     def _next(self, partition: PartitionId, lane: _Lane) -> None:
         with self._lock:
@@ -163,19 +161,15 @@ class SharedReads:
     def _share(self, group: list[_Read], body: memoryview) -> None:
         codec = group[0].codec
         if len(group) == 1:
-            self._end(group[0], lambda: bodies.from_ipc(body, codec.arrow_schema))
+            self._end(group[0], OwnRows(codec, body))
             return
         found = SharedRows(codec, body)
         for read in group:
-            self._end(read, functools.partial(_found_of, found, read))
+            self._end(read, found.of(read.places))
 
-    def _end(self, read: _Read, result: Found | RezoneError) -> None:
+    def _end(self, read: _Read, result: FoundRows | RezoneError) -> None:
         self._budget.give(read.room)
         read.answered(result)
-
-
-def _found_of(found: SharedRows, read: _Read) -> Any:
-    return found.of(read.keys.row_id_list())
 
 
 def _fits(first: _Read, other: _Read) -> bool:

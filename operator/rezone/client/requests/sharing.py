@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rezone.client.settings import ClientSettings
 from rezone.wire.codec import bodies
-from rezone.wire.codec.encoded_rows import encoded_rows
+from rezone.wire.codec.encoded_rows import Places, encoded_rows
 from rezone.wire.codec.rows import RowCodec
 
 SHARING_ROWS_MAX = 64
@@ -119,32 +119,93 @@ def joined(calls: Sequence[Call], schema: Any) -> bytes:
     return bodies.to_ipc(pa.concat_batches([one.content.batch(schema) for one in calls]))
 
 
-class SharedRows:
-    """The rows that a shared read has found, for each call to take its own.
+Row = dict[str, Any]
 
-    Any thread may; the first one that does decodes them, so that the thread that reads answers goes
-    on at once.
+
+class FoundRows(Protocol):
+    """The rows that an answer has for a call; any thread may ask, and the first one decodes them.
+
+    So the thread that reads answers goes on at once. InvalidRowError when they are no rows of the
+    table.
     """
+
+    def batch(self) -> Any:
+        """Return the rows as a record batch, absent ones left out."""
+
+    def first(self) -> Row | None:
+        """Return the row of a call's first key, None when it is absent."""
+
+
+class OwnRows:
+    """The rows of an answer to one call."""
+
+    def __init__(self, codec: RowCodec, body: memoryview) -> None:
+        self._codec = codec
+        self._body = body
+
+    def batch(self) -> Any:
+        """See FoundRows."""
+        return bodies.from_ipc(self._body, self._codec.arrow_schema)
+
+    def first(self) -> Row | None:
+        """See FoundRows; of a call with one key."""
+        rows: list[Row] = self.batch().to_pylist()
+        return rows[0] if rows else None
+
+
+class SharedRows:
+    """The rows that a shared read has found, for each call to take its own (`of`)."""
 
     def __init__(self, codec: RowCodec, body: memoryview) -> None:
         self._codec = codec
         self._body = body
         self._lock = threading.Lock()
         self._decoded: tuple[Any, dict[bytes, int]] | None = None
+        self._rows: list[Row] | None = None
 
-    def of(self, row_ids: Sequence[bytes]) -> Any:
-        """Return the rows with these ids, absent ones left out.
+    def of(self, places: Places) -> "SharedPart":
+        """Return the rows of these keys."""
+        return SharedPart(self, places)
 
-        Raises InvalidRowError when the answer has no rows of the table.
-        """
+    def batch(self, row_ids: Sequence[bytes]) -> Any:
+        """Return the rows with these ids as a record batch, absent ones left out."""
         with self._lock:
-            rows, places = self._decoded = self._decoded or self._decode()
+            rows, places = self._decode()
         found = [places[one] for one in row_ids if one in places]
         if len(found) == 1:
             return rows.slice(found[0], 1)
-        return rows.take(pa.array(found, pa.int64()))
+        return rows.take(pa.array(found, pa.int64())) if found else rows.slice(0, 0)
+
+    def row(self, row_id: bytes) -> Row | None:
+        """Return the row with this id."""
+        with self._lock:
+            rows, places = self._decode()
+            if self._rows is None:
+                self._rows = rows.to_pylist()
+            place = places.get(row_id)
+            return None if place is None else self._rows[place]
 
     def _decode(self) -> tuple[Any, dict[bytes, int]]:
-        rows = bodies.from_ipc(self._body, self._codec.arrow_schema)
-        row_ids = encoded_rows(self._codec, rows).row_id_list()
-        return rows, dict(zip(row_ids, itertools.count()))
+        if self._decoded is None:
+            rows = bodies.from_ipc(self._body, self._codec.arrow_schema)
+            row_ids = encoded_rows(self._codec, rows).row_id_list()
+            self._decoded = rows, dict(zip(row_ids, itertools.count()))
+        return self._decoded
+
+
+class SharedPart:
+    """Those of the rows of a shared read that one call has asked for."""
+
+    __slots__ = ("_places", "_shared")
+
+    def __init__(self, shared: SharedRows, places: Places) -> None:
+        self._shared = shared
+        self._places = places
+
+    def batch(self) -> Any:
+        """See FoundRows."""
+        return self._shared.batch(self._places.row_id_list())
+
+    def first(self) -> Row | None:
+        """See FoundRows."""
+        return self._shared.row(self._places.row_id_list()[0])

@@ -5,6 +5,7 @@ ways give is the same to the byte; a small batch costs a half to a third by the 
 (docs/decisions/0206). Everything is made when it is asked for, but for the keys' hashes.
 """
 
+import functools
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,17 @@ from rezone.wire.codec.pieces import FEW_ROWS, binary_array
 from rezone.wire.codec.rows import RowCodec, hash_of, row_ids
 
 
-class EncodedRows(Protocol):
+class Places(Protocol):
+    """Where rows belong, in their order."""
+
+    def hashes(self) -> Hashes:
+        """Return the keys' hashes."""
+
+    def row_id_list(self) -> list[bytes]:
+        """Return the row ids."""
+
+
+class EncodedRows(Places, Protocol):
     """Rows in their order. Of an unchecked batch keys and places alone; any for a null key."""
 
     def keys(self) -> Any:
@@ -22,9 +33,6 @@ class EncodedRows(Protocol):
 
     def values(self) -> Any:
         """Return the encoded other columns, as a BinaryArray."""
-
-    def hashes(self) -> Hashes:
-        """Return the keys' hashes."""
 
     def hash_bounds(self) -> tuple[int, int]:
         """Return the lowest and the highest hash; ValueError without rows."""
@@ -34,9 +42,6 @@ class EncodedRows(Protocol):
 
     def row_ids(self) -> Any:
         """Return the row ids, as a BinaryArray."""
-
-    def row_id_list(self) -> list[bytes]:
-        """Return the row ids."""
 
 
 def encoded_rows(codec: RowCodec, batch: Any) -> EncodedRows:
@@ -122,3 +127,39 @@ class ManyRows:
         """See EncodedRows."""
         found: list[bytes] = self.row_ids().to_pylist()
         return found
+
+
+class RowsOfMany:
+    """Rows that were encoded together, to be had in pieces; what is made is made once for all."""
+
+    def __init__(self, rows: EncodedRows) -> None:
+        self._rows = rows
+        self.hashes = rows.hashes()
+
+    @functools.cached_property
+    def row_ids(self) -> list[bytes]:
+        """The row ids of all."""
+        return self._rows.row_id_list()
+
+    def between(self, start: int, end: int) -> "Piece":
+        """Return the rows of a range of places."""
+        return Piece(self, start, end)
+
+
+class Piece:
+    """A few of the rows that were encoded together."""
+
+    __slots__ = ("_end", "_many", "_start")
+
+    def __init__(self, many: RowsOfMany, start: int, end: int) -> None:
+        self._many = many
+        self._start = start
+        self._end = end
+
+    def hashes(self) -> Hashes:
+        """See Places."""
+        return self._many.hashes[self._start : self._end]
+
+    def row_id_list(self) -> list[bytes]:
+        """See Places."""
+        return self._many.row_ids[self._start : self._end]

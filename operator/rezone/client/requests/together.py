@@ -1,0 +1,123 @@
+"""Calls of few rows that are made together: their rows are made, checked and placed in one go.
+
+Each of them costs as many steps of Arrow as all of them together, so a call among others costs a
+part of what it does alone.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import pyarrow as pa
+
+from rezone.client.requests.batches import (
+    Part,
+    PartitionsOf,
+    Rows,
+    by_partition,
+    checked_parts,
+    conform,
+)
+from rezone.client.requests.sharing import SHARING_ROWS_MAX
+from rezone.wire.codec.encoded_rows import RowsOfMany, encoded_rows
+from rezone.wire.codec.rows import RowCodec
+from rezone.wire.errors import InvalidRowError
+
+TOGETHER_ROWS_MAX = 4096
+"""So many rows are made in one go: more gain nothing, and a bad row sends all of them back."""
+
+
+def is_few(rows: Rows) -> bool:
+    """Whether a call's rows are so few that they cost its thread little."""
+    if isinstance(rows, pa.RecordBatch | pa.Table):
+        return bool(rows.num_rows <= SHARING_ROWS_MAX)
+    return len(rows) <= SHARING_ROWS_MAX
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How the rows of calls are cut: as rows to write, or as keys to delete or read."""
+
+    codec: RowCodec
+    partitions_of: PartitionsOf
+    bytes_max: int
+    keys: bool
+
+    def alone(self, rows: Rows) -> list[Part]:
+        """Return the parts of one call; InvalidRowError for a row that breaks schema or limits."""
+        return checked_parts(
+            self.codec,
+            conform(rows, self._schema),
+            self.partitions_of,
+            delete=self.keys,
+            bytes_max=self.bytes_max,
+        )
+
+    def together(self, calls: Sequence[Rows]) -> list[list[Part] | InvalidRowError]:
+        """Return the parts of each call, or what is wrong with its rows alone."""
+        found: list[list[Part] | InvalidRowError] = []
+        for group in _groups(calls):
+            found += self._group(group)
+        return found
+
+    @property
+    def _schema(self) -> Any:
+        return self.codec.key_schema if self.keys else self.codec.arrow_schema
+
+    def _group(self, calls: Sequence[Rows]) -> list[list[Part] | InvalidRowError]:
+        if len(calls) > 1:
+            try:
+                batch, ends = _joined(calls, self._schema)
+                self.codec.check(batch, delete=self.keys)
+            except InvalidRowError:
+                pass  # of one call at least: each is told by its own rows
+            else:
+                if self.codec.surely_fits(batch, self.bytes_max, delete=self.keys):
+                    return self._placed(batch, ends)
+        return [self._or_error(rows) for rows in calls]
+
+    def _or_error(self, rows: Rows) -> list[Part] | InvalidRowError:
+        try:
+            return self.alone(rows)
+        except InvalidRowError as error:
+            return error
+
+    def _placed(self, batch: Any, ends: Sequence[int]) -> list[list[Part] | InvalidRowError]:
+        encoded = encoded_rows(self.codec, batch)
+        where = self.partitions_of(encoded.hashes()).tolist()
+        many = RowsOfMany(encoded)
+        found: list[list[Part] | InvalidRowError] = []
+        start = 0
+        for end in ends:
+            rows = batch.slice(start, end - start)
+            if len(set(where[start:end])) == 1:
+                found.append([Part(where[start], rows, many.between(start, end))])
+            else:
+                found.append(list(by_partition(self.codec, rows, self.partitions_of)))
+            start = end
+        return found
+
+
+def _groups(calls: Sequence[Rows]) -> list[Sequence[Rows]]:
+    """Cut calls into pieces of a bounded number of rows."""
+    step = max(1, TOGETHER_ROWS_MAX // SHARING_ROWS_MAX)
+    if sum(map(len, calls)) <= TOGETHER_ROWS_MAX:
+        return [calls]
+    return [calls[at : at + step] for at in range(0, len(calls), step)]
+
+
+def _joined(calls: Sequence[Rows], schema: Any) -> tuple[Any, list[int]]:
+    """Return the rows of all calls as one batch, and where those of each end."""
+    if _are_mappings(calls):
+        batch = conform([row for rows in calls for row in rows], schema)
+    else:
+        batch = pa.concat_batches([conform(rows, schema) for rows in calls])
+    ends, end = [], 0
+    for rows in calls:
+        end += len(rows)
+        ends.append(end)
+    return batch, ends
+
+
+def _are_mappings(calls: Sequence[Rows]) -> TypeGuard[Sequence[Sequence[Mapping[str, Any]]]]:
+    return all(isinstance(rows, Sequence) for rows in calls)
