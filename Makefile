@@ -35,7 +35,7 @@ else
 	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,$(ROWS_AND_JOBS:%=tests/%))" "$(call without_long,tests/datanode)" "$(call without_long,tests/simulation)" "$(call without_long,$(call ignoring,controller datanode simulation $(ROWS_AND_JOBS)))"
 endif
 
-test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark
+test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark, the longest simulations
 	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long $(call ignoring,controller)"
 
 test-kubernetes: prepare ## Run the tests that need an API server on another version of Kubernetes: VERSION=1.37, built once

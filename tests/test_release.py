@@ -102,6 +102,7 @@ def copied(place: Path) -> Path:
     return place
 
 
+@pytest.mark.long
 @pytest.mark.proves("TR-02")
 def test_two_builds_of_a_release_are_equal_and_complete(
     release: Any, environment: dict[str, str], tmp_path: Path

@@ -85,7 +85,9 @@ def test_a_hundred_levels_and_all_that_json_may_have_are_refused(
         assert "may have 32 levels" in done.stderr, done.stderr[:500]
 
 
-@pytest.mark.parametrize("count", [VALUES_MAX - 4, VALUES_MAX + 1, 500_000])
+@pytest.mark.parametrize(
+    "count", [VALUES_MAX - 4, VALUES_MAX + 1, pytest.param(500_000, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("of", [list, dict])
 def test_large_maps_and_lists_are_soon_answered(
     limited: Kubectl, count: int, of: type[list[int] | dict[str, int]]
@@ -165,7 +167,9 @@ def test_a_full_zone_can_be_changed(limited: Kubectl) -> None:
     limited("delete", *where)
 
 
-@pytest.mark.parametrize("fields", [VALUES_MAX // 2, VALUES_MAX - 4])
+@pytest.mark.parametrize(
+    "fields", [VALUES_MAX // 2, pytest.param(VALUES_MAX - 4, marks=pytest.mark.long)]
+)
 def test_a_large_template_has_as_many_authors_as_come(limited: Kubectl, fields: int) -> None:
     """Each of them adds an entry with every field of the template; theirs alone is looked at.
 

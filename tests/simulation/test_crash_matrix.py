@@ -5,6 +5,9 @@ A failing run tells its scenario, its crash point and its last moments.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from rezone.domain.machines import migration_table, rebalance_table
@@ -76,8 +79,14 @@ def name_of(scenario: Scenario) -> str:
     return scenario.name.replace(" ", "-")
 
 
+def marked(scenarios: Sequence[Scenario]) -> list[Any]:
+    """Return scenarios, the longest one marked as a long test."""
+    long = "rotate leaders, one to a node that falls silent"
+    return [pytest.param(s, marks=pytest.mark.long) if s.name == long else s for s in scenarios]
+
+
 @pytest.mark.proves("OP-02", "ZR-01", "ZR-03", "ZR-11", "ZR-13", "ZR-14", "RM-02")
-@pytest.mark.parametrize("scenario", REBALANCES, ids=name_of)
+@pytest.mark.parametrize("scenario", marked(REBALANCES), ids=name_of)
 def test_rebalances_survive_the_operators_death(scenario: Scenario) -> None:
     """A change of nodes or replicas would not end with exactly what was asked for.
 
@@ -111,6 +120,7 @@ def test_migrations_survive_the_operators_death(scenario: Scenario) -> None:
     die_everywhere(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-02", "RM-02", "RM-08")
 @pytest.mark.parametrize("scenario", MIGRATION_CANCELS, ids=name_of)
 def test_rollbacks_survive_the_operators_death(scenario: Scenario) -> None:
@@ -118,6 +128,7 @@ def test_rollbacks_survive_the_operators_death(scenario: Scenario) -> None:
     die_everywhere(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-02", "RM-01", "RM-02")
 @pytest.mark.parametrize("scenario", [*MIGRATION_FAULTS, *REFUSALS], ids=name_of)
 def test_failed_migrations_survive_the_operators_death(scenario: Scenario) -> None:

@@ -70,6 +70,7 @@ def test_a_leader_that_nobody_writes_to_is_not_taken_for_one_that_stalls() -> No
     assert not any(seen.changes.values()), seen
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.proves("NW-03")
 def test_leaders_whose_followers_hear_them_are_left_alone() -> None:
@@ -79,6 +80,7 @@ def test_leaders_whose_followers_hear_them_are_left_alone() -> None:
         assert seen.changes[partition] == (leader == 0), seen
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.proves("NW-02")
 def test_without_what_nodes_hear_the_operator_stops_the_zone(

@@ -28,7 +28,7 @@ AWAY_SECONDS = 90.0
 
 
 @pytest.mark.proves("B-07")
-@pytest.mark.parametrize("crash", [0, 20, 100])
+@pytest.mark.parametrize("crash", [0, 20, pytest.param(100, marks=pytest.mark.long)])
 def test_a_node_in_maintenance_comes_back_without_a_copy(crash: int) -> None:
     """A drained node that is back in time catches up by its log, while writes go on.
 
@@ -61,6 +61,7 @@ def test_a_node_in_maintenance_comes_back_without_a_copy(crash: int) -> None:
         assert all(NODE in r.isr for r in world.checks.routes.values())
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-06", "B-07")
 def test_a_node_that_is_not_back_in_time_is_replaced() -> None:
     """After the stated time the usual rules hold: a cordoned node is drained.

@@ -29,7 +29,9 @@ def test_a_slow_disk_leads_nothing_and_holds_nobody_up_until_it_is_well(seconds:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seconds", [pytest.param(0.05, marks=LONG), 0.5, 4.0])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.05, marks=LONG), 0.5, pytest.param(4.0, marks=LONG)]
+)
 @pytest.mark.proves("NW-04")
 def test_where_all_disks_are_slow_nobody_steps_down(seconds: float) -> None:
     """Leaders would move from one slow disk to the next, each time with a gap."""

@@ -31,6 +31,7 @@ ZONE = "maintained"
 POOL = tuple(f"pool-{n}" for n in range(31, 34))
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-07")
 async def test_a_cordon_with_the_annotation_moves_leaders_only(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess

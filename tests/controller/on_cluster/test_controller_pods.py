@@ -191,6 +191,7 @@ def template(**annotations: str | None) -> str:
     )
 
 
+@pytest.mark.long
 @pytest.mark.proves("OP-03", "B-07")
 async def test_update_replaces_all_pods_under_writes(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess, zone: Json

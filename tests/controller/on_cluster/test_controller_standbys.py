@@ -65,6 +65,7 @@ def standing_by(records: tuple[LeaderAndIsr, ...]) -> bool:
     return all(len(record.iss) == 1 for record in records)
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-06")
 async def test_the_standbys_of_a_killed_node_lead(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess

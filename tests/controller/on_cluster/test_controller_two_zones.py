@@ -68,6 +68,7 @@ async def until_copying(zone: Json) -> None:
             await asyncio.to_thread(wait_for_report, addresses_of(zone).values())
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-03", "B-14")
 async def test_copies_of_two_zones_share_their_machines(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess

@@ -40,6 +40,7 @@ OPERATOR = {"REZONE_LEASE_DURATION_SECONDS": "15"}
 """This is not about a Lease that is lost on a busy machine."""
 
 
+@pytest.mark.long
 async def test_the_operator_goes_on_after_the_highest_numbers_were_forged(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess
 ) -> None:

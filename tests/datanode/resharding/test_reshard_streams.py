@@ -623,6 +623,7 @@ def test_a_range_that_is_sealed_before_it_is_backfilled_is_not_served(tmp_path: 
 # --- limits --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-03", "B-08")
 def test_any_number_of_reshards_takes_a_few_threads_and_all_get_their_turns(tmp_path: Path) -> None:
     """A node with many new partitions would run out of threads, or backfill some and not others."""

@@ -108,6 +108,7 @@ def change_row(replica: Replica, row_id: bytes) -> int:
     return len(pairs)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("SP-06", "SP-07", "SP-10")
 def test_an_export_whose_driver_was_killed_goes_on_and_is_verified(
@@ -174,6 +175,7 @@ def test_replicas_are_compared_in_spark(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("SP-06")
 def test_a_load_whose_driver_was_killed_goes_on_and_writes_each_row_once(
@@ -370,6 +372,7 @@ def test_examples_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sum(row["amount"] for row in found) == sum(range(10, 40))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("SP-05")
 def test_rows_are_replaced_and_what_others_write_meanwhile_stays(

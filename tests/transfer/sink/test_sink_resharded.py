@@ -81,6 +81,7 @@ def commit(c: Coordinator, staging: Path, batch: int, *, value: str | None = Non
     StreamWriter(SourceOptions.read(given)).commit([StagedRows(*staged, QUERY)], batch)
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-04")
 @pytest.mark.parametrize("seed", [1])
 def test_a_batch_whose_driver_dies_over_a_cut_over_is_written_once(

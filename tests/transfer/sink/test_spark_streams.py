@@ -81,6 +81,7 @@ def test_a_query_that_is_stopped_anywhere_gets_each_change_once(
     assert len(batches) >= 4
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-03")
 def test_a_query_begins_with_what_is_kept_in_batches_of_so_many_bytes(
     spark: Any, zone: Coordinator, tmp_path: Path
@@ -161,6 +162,7 @@ def writers(spark: Any) -> set[int]:
     return found | {process for process, parent in parents.items() if parent in found}
 
 
+@pytest.mark.long
 @pytest.mark.proves("SP-04")
 def test_a_driver_killed_in_the_middle_of_a_batch_goes_on_behind_a_re_sharding(
     spark: Any, zone: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
