@@ -270,7 +270,8 @@ class TableClient:
 
         `key` has the values of the key's columns, in their order: `get(7)`.
         """
-        return single_rows.first_of(self.read(single_rows.key_of(self.codec, key)))
+        keys = single_rows.key_of(self.codec, key)
+        return self._zone.with_routes(lambda codec: self._reads.first(codec, keys))
 
     def read(self, keys: batches.Rows, as_of: int | None = None) -> Any:
         """Return the rows of these primary keys as a table, absent ones left out, in no order.

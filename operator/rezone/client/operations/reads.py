@@ -16,7 +16,7 @@ from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.requests.shared_reads import SharedReads
-from rezone.client.requests.sharing import SHARING_ROWS_MAX, FoundRows, OwnRows
+from rezone.client.requests.sharing import SHARING_ROWS_MAX, FoundRows, OwnRows, Row
 from rezone.client.requests.together import Cut
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire.codec import bodies
@@ -112,6 +112,10 @@ class Reads:
             half = batch.num_rows // 2
             parts = (batch.slice(0, half), batch.slice(half))
             return pa.concat_tables([self.newest(codec, part, as_of) for part in parts])
+
+    def first(self, codec: RowCodec, key: batches.Rows) -> Row | None:
+        """Return the newest state of the row with one key, None when it is not there."""
+        return self.submit(codec, key, None).future.result()[0].first()
 
     def submit(self, codec: RowCodec, keys: batches.Rows, as_of: int | None) -> SubmittedRead:
         """Ask for the rows of these keys as `newest` does, and do not wait for them."""
