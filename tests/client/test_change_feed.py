@@ -101,6 +101,8 @@ def test_a_range_without_an_answer_is_given_up_in_time() -> None:
     now = [0.0]
     tries = Tries(Replicas(), ClientSettings(), lambda: now[0], from_followers=True)
     asked = FollowedRange(0, HASH_SPACE, 5, partition=0)
+    assert tries.address(asked) == "l"
+    tries.succeeded(asked, "l")
     assert tries.address(asked) == "f"
     tries.failed(asked, "f", NotReadyError("away"))
     assert tries.address(asked) is None
@@ -112,6 +114,24 @@ def test_a_range_without_an_answer_is_given_up_in_time() -> None:
         tries.failed(asked, "l", NotReadyError("away"))
 
 
+def test_leaders_hear_of_a_feed_from_followers_now_and_then() -> None:
+    """They would not know that somebody follows, and a re-sharding would leave the feed behind."""
+    now = [0.0]
+    tries = Tries(Replicas(), ClientSettings(), lambda: now[0], from_followers=True)
+    asked = FollowedRange(0, HASH_SPACE, 5, partition=0)
+    assert tries.address(asked) == "l", "nobody there has heard of it"
+    tries.succeeded(asked, "l")
+    assert tries.address(asked) == "f"
+    tries.succeeded(asked, "f")
+    now[0] = 299.0
+    assert tries.address(asked) == "f"
+    now[0] = 300.0
+    assert tries.address(asked) == "l"
+    tries.failed(asked, "l", NotReadyError("away"))
+    tries.succeeded(asked, "f")
+    assert tries.address(asked) == "f", "a leader that is away would hold it up again and again"
+
+
 def test_a_consumer_that_takes_its_time_has_all_of_the_timeout() -> None:
     """One failed request after a pause would end a feed; a partition without a leader would not."""
     now, replicas = [0.0], Replicas()
@@ -121,7 +141,7 @@ def test_a_consumer_that_takes_its_time_has_all_of_the_timeout() -> None:
     now[0] = 100.0
     assert tries.address(asked) == "l"
     tries.failed(asked, "l", NotReadyError("away"))
-    tries.succeeded(asked)
+    tries.succeeded(asked, "l")
     replicas.led = False
     assert tries.address(asked) is None
     assert tries.lacks_routes

@@ -50,9 +50,14 @@ def stand(target: PartitionStore, ahead: int = 1) -> Stand:
     return Stand(1, target.log_end, target.last_commit_time + ahead)
 
 
-def begin(source: PartitionStore, target: PartitionStore, hash_range: Overlap) -> None:
-    """Begin to pull a range, as the target's leader does."""
-    begun = source.outgoing.begin_reshard()
+def begin(
+    source: PartitionStore,
+    target: PartitionStore,
+    hash_range: Overlap,
+    followed: int | None = None,
+) -> None:
+    """Begin to pull a range, as the target's leader does; `followed` from a time on."""
+    begun = source.outgoing.begin_reshard(followed, 1 << 20)
     position = msgspec.structs.replace(begun.position, source=hash_range.old)
     target.append(begin_entry(position, begun.producers, begun.transactions, stand(target)))
 
@@ -88,7 +93,8 @@ def reshard_some(
     """Do what is next for a range, or what may be done beside it."""
     position = target.reshard_position(hash_range.old)
     if position is None:
-        begin(source, target, hash_range)
+        newest = source.last_commit_time
+        begin(source, target, hash_range, rng.choice([None, 0, rng.randrange(newest + 2)]))
     elif position.backfilling and rng.random() < 0.7:
         backfill(source, target, hash_range)
     else:
@@ -198,6 +204,61 @@ def test_what_was_known_where_the_log_is_followed_from_comes_first(
         assert undone.sequence == 3, "the batch that is undone would count as known"
         with target.transactions() as table:
             assert table.get(T1) is None
+
+
+@pytest.mark.proves("CF-02")
+def test_the_log_is_followed_from_where_somebody_follows_it(
+    tmp_path: Path, kind: EngineKind
+) -> None:
+    """Changes of before would be missing, or what was pulled itself be taken for the source's."""
+    with stores(tmp_path, kind, "source", "target") as (source, target):
+        source.update_meta(failover_log=BRANCH)
+        writer, tx = Writer(source), Transactor(source)
+        ends, times = [0], [0]
+        for sequence in range(1, 6):
+            ends.append(writer.write({rid(sequence): b"%d" % sequence}, W1, sequence))
+            times.append(source.last_commit_time)
+        tx.intend(T1, {rid(9): b"t"})
+        apply(source)
+        tx.commit(T1)
+        apply(source)
+
+        def begins(since: int | None, bytes_max: int = 1 << 20) -> int:
+            return source.outgoing.begin_reshard(since, bytes_max).position.offset
+
+        assert begins(None) == source.applied
+        assert begins(source.last_commit_time) == source.applied
+        assert [begins(time) for time in times] == ends
+        begin(source, target, WHOLE, times[2])
+        backfill(source, target, WHOLE, 1 << 20)
+        resharded(source, target, WHOLE, since=ends[2])
+        apply(target)
+        state = target.producer(W1, 0)[1]
+        assert state is not None
+        assert state.sequence == 5, "a batch that is pulled late must not count as the last"
+        with target.transactions() as table:
+            found = table.get(T1)
+            assert found is not None
+            assert (found.is_open, len(found.records)) == (False, 1)
+        theirs = [each for each in stored_versions(source) if each[2] != FLAG_INTENT]
+        assert stored_versions(target) == theirs
+        # What the target has pulled is not given on to the ones after it.
+        assert target.outgoing.begin_reshard(0, 1 << 20).position.offset == target.applied
+
+
+def test_no_more_of_the_log_is_pulled_than_may_be(tmp_path: Path) -> None:
+    """A re-sharding would pull all that is kept because somebody is far behind."""
+    small = msgspec.structs.replace(config(), log_segment_bytes=1_000)
+    with contextlib.closing(PartitionStore.open(tmp_path / "source", small)) as source:
+        source.update_meta(failover_log=BRANCH)
+        writer = Writer(source)
+        for number in range(30):
+            writer.write({rid(number): bytes(300)})
+        apply(source)
+        found = source.outgoing.begin_reshard(0, 4_000).position
+        assert 0 < found.offset < source.applied
+        assert len(source.read(found.offset, 1 << 20)) <= 4_000
+        assert source.outgoing.begin_reshard(0, 1 << 20).position.offset == 0
 
 
 @pytest.mark.proves("B-08")

@@ -70,6 +70,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     catch_up_rows_min: int = 1_000
     kept_log_bytes_max: int = 8 << 30
     maintenance_log_bytes_max: int = 2 << 30
+    follower_log_bytes_max: int = 128 << 20
+    follower_pause_ms_max: int = 900_000
     copy_handover_ms: int = 60_000
     hold_ms_max: int = 1_000
     reads_held_max: int = 10_000

@@ -130,6 +130,7 @@ class PartitionStore:
             self._directory,
             self._config,
             applier=self._applier,
+            log=self._log,
             snapshots=self._snapshots,
             producers=self._producers,
             transactions=self._transactions,

@@ -14,13 +14,22 @@ from typing import Any
 import msgspec
 import pytest
 from replica_cluster import Coordinator, cluster
-from resharding_kit import begin_to_seal, create_old, overlaps_of, progress, reshard, zone
+from resharding_kit import (
+    begin_to_seal,
+    create_old,
+    cut_over,
+    overlaps_of,
+    progress,
+    reshard,
+    zone,
+)
 
 from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
 from rezone.datanode.node import old_rows
 from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import SystemClock
+from rezone.datanode.state.followed import FollowedFrom
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
     FeedTruncatedError,
@@ -293,6 +302,50 @@ def test_the_earliest_changes_of_a_new_partition_are_its_own(tmp_path: Path) -> 
             came: Changes = collections.defaultdict(list)
             follow(c, feed, came, len(KEYS))
             assert came == {key: [b"after"] for key in KEYS}
+
+
+@pytest.mark.proves("CF-02")
+@pytest.mark.parametrize("known", [True, False])
+def test_who_rests_over_a_whole_re_sharding_goes_on(tmp_path: Path, known: bool) -> None:
+    """A stream that asks every few minutes would begin with a snapshot after each re-sharding.
+
+    Where nobody has followed, nothing is brought along, and the feed is told that it is too late.
+    """
+    with cluster(tmp_path, 2, config=zone(1)) as c:
+        c.create(0, (0, 1))
+        done: Changes = collections.defaultdict(list)
+        with client(c) as table:
+            token = c.until("it stands", lambda: _begun(table))
+            for number in range(3):
+                write_round(table, done, number)
+            if not known:
+                for node in c.nodes:
+                    c.replica(node).followed = FollowedFrom(lambda: 0.0, 1.0)
+            reshard(c, 3)
+            write_round(table, done, 3)
+            c.until_each("backfilled", overlaps_of(c), lambda each: progress(c, each).backfilled)
+            write_round(table, done, 4)
+            cut_over(c)
+            write_round(table, done, 5)
+        with client(c) as table, table.changes(token, old_rows=True) as feed:
+            came: Changes = collections.defaultdict(list)
+            if known:
+                follow(c, feed, came, sum(map(len, done.values())))
+                assert came == done
+                assert feed.poll(0.2).changes.num_rows == 0
+            else:
+                with pytest.raises(FeedTruncatedError):
+                    c.until("it is refused", lambda: add(came, feed.poll(0.1).changes))
+
+
+def write_round(table: TableClient, done: Changes, number: int) -> None:
+    """Write all rows, or delete them, and note it."""
+    if number == 1:
+        table.delete([{"key": key} for key in KEYS])
+    else:
+        table.write([{"key": key, "value": b"%d" % number} for key in KEYS])
+    for key in KEYS:
+        done[key].append(None if number == 1 else b"%d" % number)
 
 
 @pytest.mark.proves("CF-01")

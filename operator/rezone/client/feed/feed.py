@@ -226,7 +226,7 @@ class ChangeFeed:
         if answer.rows:
             codec, old_rows = self._zone.codec, self._old_rows
             found.append(rows.decoded(codec, asked.partition, answer.rows, old_rows=old_rows))
-        self._tries.succeeded(asked)
+        self._tries.succeeded(asked, address)
         self._positions.took(asked, answer)
 
     def close(self) -> None:

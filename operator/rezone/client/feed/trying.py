@@ -1,8 +1,9 @@
 """Whom a change feed asks for each range, and what it does when that one has no answer.
 
-Leaders are asked, or followers first. A replica whose log does not reach back far enough is left
-for the others, and only when all have said so the feed is truncated. All else is tried again, with
-pauses, until the client's timeout.
+Leaders are asked, or followers first; a leader then at the beginning and now and then, for it has
+to know that somebody follows: a re-sharding brings along what they need (docs/decisions/0502). A
+replica whose log does not reach back far enough is left for the others, and only when all have said
+so the feed is truncated. All else is tried again, with pauses, until the client's timeout.
 """
 
 import dataclasses
@@ -24,6 +25,8 @@ from rezone.wire.errors import (
 from rezone.wire.messages import PartitionId
 
 _PAUSE_SECONDS_MAX = 60.0
+_LEADER_SECONDS = 300.0
+"""How often a feed from followers asks a leader: well within `follower_pause_ms_max`."""
 
 
 class KnownReplicas(Protocol):
@@ -72,6 +75,7 @@ class Tries:
         self._clock = clock
         self._from_followers = from_followers
         self._tries: dict[tuple[int, PartitionId], _Try] = {}
+        self._leader_asked: dict[tuple[int, PartitionId], float] = {}
         self.lacks_routes = False
 
     def address(self, asked: FollowedRange) -> str | None:
@@ -82,7 +86,8 @@ class Tries:
         if found.due > now:
             return None
         besides = found.truncated | found.refused
-        if (self._from_followers and not found.leader_only) or found.truncated:
+        follows = self._from_followers and not found.leader_only
+        if (follows and not self._is_leader_due(asked, found)) or found.truncated:
             follower = self._replicas.follower(asked.partition, besides)
             if follower is not None:
                 return follower
@@ -96,8 +101,15 @@ class Tries:
             raise found.error
         return leader.address
 
+    def _is_leader_due(self, asked: FollowedRange, found: _Try) -> bool:
+        """Whether a leader has not heard of this feed for long: it is asked in the next turn."""
+        due = self._leader_asked.get(_key(asked), float("-inf")) + _LEADER_SECONDS
+        known = self._replicas.leader(asked.partition) is not None
+        return known and not found.attempts and self._clock() >= due
+
     def failed(self, asked: FollowedRange, address: str, error: RezoneError) -> int:
         """Note a refusal; return how many there were. Raise it when another try is in vain."""
+        self._note_leader(asked, address)
         found, now = self._of(asked), self._clock()
         is_final = isinstance(error, ForbiddenError | LimitExceededError)
         if is_final or now - found.since > self._settings.timeout_seconds:
@@ -122,9 +134,16 @@ class Tries:
         found.due = now + min(doubled, self._settings.backoff_max_seconds)
         return found.attempts
 
-    def succeeded(self, asked: FollowedRange) -> None:
+    def succeeded(self, asked: FollowedRange, address: str) -> None:
         """Note an answer."""
-        self._tries.pop((asked.start, asked.partition), None)
+        self._note_leader(asked, address)
+        self._tries.pop(_key(asked), None)
+
+    def _note_leader(self, asked: FollowedRange, address: str) -> None:
+        """Note when a leader was asked last, by whoever asks followers else."""
+        leader = self._replicas.leader(asked.partition) if self._from_followers else None
+        if leader is not None and leader.address == address:
+            self._leader_asked[_key(asked)] = self._clock()
 
     def pause(self, ranges: Iterable[FollowedRange]) -> float:
         """Return in how many seconds the next range may be asked that waits."""
@@ -133,7 +152,11 @@ class Tries:
         return max(0.0, min(idle, default=_PAUSE_SECONDS_MAX))
 
     def _of(self, asked: FollowedRange) -> _Try:
-        key = (asked.start, asked.partition)
+        key = _key(asked)
         if key not in self._tries:
             self._tries[key] = _Try(since=self._clock())
         return self._tries[key]
+
+
+def _key(asked: FollowedRange) -> tuple[int, PartitionId]:
+    return asked.start, asked.partition

@@ -1,6 +1,7 @@
 """What a node answers to those who follow changes (docs/decisions/0345).
 
-Each request is complete in itself, and nothing is kept for who asks: ranges, each with the time up
+Each request is complete in itself, and nothing is kept for who asks, but from which time on anybody
+has lately (`followed`): ranges, each with the time up
 to which all is known. Any replica answers from its log with what it knows to be committed. An
 answer is bounded, and the next one is asked for when that one was used; so a slow follower holds
 nothing here. A request without news is answered in `WAIT_SECONDS_MAX`, which is the heartbeat of
@@ -171,7 +172,9 @@ class ChangeSource:
             # What the overwrite has replaced is not among the changes.
             raise truncated(hash_range.partition, hash_range.time, readable_from)
         if hash_range.time is None:
-            return _begun(partition, state, hash_range, old_rows=old_rows)
+            begun = _begun(partition, state, hash_range, old_rows=old_rows)
+            partition.followed.note(begun.time)
+            return begun
         position = Position(hash_range.time, hash_range.given_by)
         before = RowsBefore(partition) if old_rows else None
         reading = Reading(hash_range.partition, hashes, position, state.reshard_positions, before)
@@ -190,6 +193,7 @@ class ChangeSource:
         _require_same_log(partition, state)
         if before is not None:
             before.require_kept(hash_range)
+        partition.followed.note(hash_range.time)
         return RangeChanges(
             rows=reading.rows(),
             time=reading.position.time,

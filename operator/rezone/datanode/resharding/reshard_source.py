@@ -125,10 +125,15 @@ class ReshardSource:
         self._closed = closed
 
     def begin(self, request: BeginReshard) -> ReshardBegun:
-        """Say from where the log is to be followed: from where all is committed and applied."""
+        """Say from where the log is to be followed: from where all is committed and applied.
+
+        Or from further back, so that those who follow this partition's changes can go on at the
+        new ones (docs/decisions/0502).
+        """
         partition = self._leading(request.hash_range)
-        begun = partition.store.outgoing.begin_reshard()
-        self._require_committed(partition, begun.position.offset)
+        begun = partition.store.outgoing.begin_reshard(*_log_for_followers(partition))
+        # The producers that come along are those of all that is applied.
+        self._require_committed(partition, max(begun.position.offset, partition.store.applied))
         _note_target(partition, request.hash_range.target, begun.position.offset)
         return begun
 
@@ -294,6 +299,19 @@ def _require_leading(replica: ReplicaState, hash_range: ReshardRange, read_to: i
         raise NotReadyError(f"partition {hash_range.source} does not serve yet; retry")
     if hash_range.keep_from is not None:
         replica.reshard_targets.heard(hash_range.target, hash_range.keep_from, read_to)
+
+
+def _log_for_followers(replica: ReplicaState) -> tuple[int | None, int]:
+    """Return the time from which those who follow changes need the log, and how much it may be.
+
+    None when nobody is known to follow, or what is written goes with an overwrite. Half of what is
+    kept: a trim must not meet the rest before the first request for it claims it.
+    """
+    config, settings = replica.config, replica.settings
+    bytes_max = min(settings.follower_log_bytes_max, config.log_retention_bytes // 2)
+    if config.next_filled_by or not bytes_max:
+        return None, 0
+    return replica.followed.time, bytes_max
 
 
 @entry

@@ -25,6 +25,7 @@ from rezone.datanode.core.closed_timestamp import ClosedUntil
 from rezone.datanode.core.transfer import Transfer
 from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
+from rezone.datanode.state.followed import FollowedFrom
 from rezone.datanode.state.node_services import NodeServices
 from rezone.datanode.state.reshard_targets import ReshardTargets
 from rezone.datanode.state.runner import Runner, entry
@@ -98,6 +99,9 @@ class ReplicaState(ABC):
         self.serving = Serving(store, self.positions, lambda: services.config, lambda: self.leads)
         self.reshard_targets = ReshardTargets(
             self.clock.monotonic, self.settings.copy_handover_ms / 1000
+        )
+        self.followed = FollowedFrom(
+            self.clock.monotonic, self.settings.follower_pause_ms_max / 1000
         )
         self._ranged: tuple[ZoneConfig, HashRange] | None = None
 

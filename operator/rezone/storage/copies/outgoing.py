@@ -8,14 +8,16 @@ Concurrency: thread-safe. A snapshot is opened under the partition's condition, 
 the applier's mutex, too, so that nothing is applied between its header and its rows.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
-from rezone.storage.applier import Applier
+from rezone.storage.applier import AppliedState, Applier
 from rezone.storage.index.indexer import Indexer
+from rezone.storage.log.log import PartitionLog
 from rezone.storage.reshard.reshard_table import ReshardTable
 from rezone.storage.snapshot.checkpoints import Checkpoints, FileSnapshot
 from rezone.storage.snapshot.snapshot import Snapshots, SnapshotSource
@@ -25,6 +27,7 @@ from rezone.storage.state.producers import ProducerTable
 from rezone.storage.state.seal import LogSeal
 from rezone.storage.store_config import StoreConfig
 from rezone.storage.transactions.transactions import TransactionTable
+from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import (
     FailoverEntry,
     HeldFiles,
@@ -49,6 +52,7 @@ class Outgoing:
         config: StoreConfig,
         *,
         applier: Applier,
+        log: PartitionLog,
         snapshots: Snapshots,
         producers: ProducerTable,
         transactions: TransactionTable,
@@ -61,6 +65,7 @@ class Outgoing:
     ) -> None:
         self._config = config
         self._applier = applier
+        self._log = log
         self._snapshots = snapshots
         self._producers = producers
         self._transactions = transactions
@@ -147,15 +152,19 @@ class Outgoing:
             settled=state.offset <= self._committed(),
         )
 
-    def begin_reshard(self) -> ReshardBegun:
+    def begin_reshard(self, since: int | None = None, bytes_max: int = 0) -> ReshardBegun:
         """Return from where the log is to be followed by who pulls this partition's rows.
 
-        It is where the applied state stands; so that must be committed.
+        It is where the applied state stands; so that must be committed. Or further back, up to
+        where the first change later than `since` begins, as far as the log goes without more than
+        about `bytes_max`: what is pulled twice, by a backfill as well, makes the same versions.
         """
         with self._changed:
             while self._applier.mid_entry:
                 self._changed.wait(0.1)
-            state = self._applier.state
+            applied = self._applier.state
+            sealed = self._seal.export() is not None
+            state = applied if since is None or sealed else self._stand_before(since, bytes_max)
             position = ReshardPosition(
                 source=self._config.partition,
                 offset=state.offset,
@@ -163,13 +172,33 @@ class Outgoing:
                 partition_uuid=branch_at(self._history(), state.offset),
                 leader_epoch=state.leader_epoch,
                 backfilling=True,
-                sealed_at=state.offset if self._seal.export() is not None else 0,
+                sealed_at=state.offset if sealed else 0,
             )
             return ReshardBegun(
                 position=position,
                 producers=self._producers.export(),
+                # How later ones have ended is told by their entries.
                 transactions=self._transactions.ended(state.offset),
             )
+
+    def _stand_before(self, since: int, bytes_max: int) -> AppliedState:
+        """Return how the log stood before what is later than `since`; under the condition.
+
+        Not before all was here that this partition has pulled itself: that is no source's to give.
+        """
+        applied = self._applier.state
+        pulled = [position.sealed_at for position in self._reshard_table.export()]
+        if not all(pulled):
+            return applied
+        try:
+            first = max(self._log.trimmable(bytes_max), *pulled, self._log.start)
+            with contextlib.suppress(SnapshotExpiredError):  # as far as it goes
+                first = max(first, self._log.offset_after(since))
+            if first >= applied.offset:
+                return applied
+            return AppliedState(first, *self._log.stand_at(first))
+        except SnapshotExpiredError:
+            return applied  # it was trimmed meanwhile
 
     def end_beyond(self, offset: int, reason: str) -> None:
         """End the snapshots that stand above `offset`; frees an applier that waits for them.
