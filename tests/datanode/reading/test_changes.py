@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from replica_cluster import Coordinator, cluster
+from replica_cluster import Coordinator, ProcessNode, cluster
 from resharding_kit import (
     begin_to_seal,
     create_old,
@@ -336,6 +336,44 @@ def test_who_rests_over_a_whole_re_sharding_goes_on(tmp_path: Path, known: bool)
             else:
                 with pytest.raises(FeedTruncatedError):
                     c.until("it is refused", lambda: add(came, feed.poll(0.1).changes))
+
+
+@pytest.mark.long
+@pytest.mark.proves("CF-02")
+@pytest.mark.slow
+def test_who_rests_goes_on_where_the_new_leader_was_killed(tmp_path: Path) -> None:
+    """What a killed leader has pulled for followers would be lost with it, or come twice."""
+    with cluster(tmp_path, 3, processes=True, config=zone(1), arguments=CALM) as c:
+        create_old(c)
+        done: Changes = collections.defaultdict(list)
+        with client(c) as table:
+            token = c.until("it stands", lambda: _begun(table))
+            for number in range(3):
+                write_round(table, done, number)
+            reshard(c, 1)
+            (overlap,) = overlaps_of(c)
+            c.until("pulled", lambda: progress(c, overlap).backfilled, WAIT_SECONDS)
+            target, source = c.records[overlap.new].leader, c.records[overlap.old].leader
+            killed = c.nodes[target]
+            assert isinstance(killed, ProcessNode)
+            killed.kill()
+            other = 3 - target - source
+            epoch = c.records[overlap.new].leader_epoch + 1
+            c.change(overlap.new, leader=other, leader_epoch=epoch, isr=(other, source))
+            c.watch()
+            c.until("it goes on", lambda: progress(c, overlap).backfilled, WAIT_SECONDS)
+            killed.start()
+            write_round(table, done, 3)
+            begin_to_seal(c, overlap.old)
+            c.until("sealed", lambda: _is_sealed(c, overlap.old), WAIT_SECONDS)
+            c.config = msgspec.structs.replace(c.config, generation=1, next_partitions=0)
+            c.configure()
+            write_round(table, done, 4)
+        with client(c) as table, table.changes(token) as feed:
+            came: Changes = collections.defaultdict(list)
+            follow(c, feed, came, sum(map(len, done.values())))
+            assert came == done
+            assert feed.poll(0.2).changes.num_rows == 0
 
 
 def write_round(table: TableClient, done: Changes, number: int) -> None:
