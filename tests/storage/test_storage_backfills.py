@@ -412,9 +412,14 @@ def test_a_seal_comes_to_every_range_and_says_where_it_stands(
         assert (position.offset, position.sealed_at) == (source.log_end, target.log_end)
         assert (position.commit_time, position.leader_epoch) == (source.last_commit_time, 2)
         assert stored_versions(target) == []
+        # Nor is what was pulled given on to those who follow from before.
+        writer = Writer(target, epoch=2)
+        writer.write({rid(2): b"y"})
+        apply(target)
+        assert target.outgoing.begin_reshard(0, 1 << 20).position.offset == position.sealed_at
         # In the re-sharding after this one an old seal means nothing.
         third_range = WHOLE._replace(old=NEW.ids[2])
-        raw = target.read(unsealed, 1 << 20)
+        raw = target.read(unsealed, 1)
         assert list(range_entries(iter_entries(raw), HashRange(0, 1 << 64), BRANCH)) == []
         with pytest.raises(ConflictError, match="being backfilled"):
             resharded(target, third, third_range)
