@@ -229,6 +229,14 @@ def test_the_log_is_followed_from_where_somebody_follows_it(
         assert begins(None) == source.applied
         assert begins(source.last_commit_time) == source.applied
         assert [begins(time) for time in times] == ends
+        floors = (None, 0, ends[3], source.applied, 10_000)
+        stands = [source.outgoing.begin_reshard(None, 0, floor).position for floor in floors]
+        assert [each.offset for each in stands] == [
+            *(source.applied, 0, ends[3], source.applied, source.applied)
+        ]
+        assert stands[2].commit_time == times[3]
+        both = source.outgoing.begin_reshard(times[4], 1 << 20, ends[3])
+        assert both.position.offset == ends[3], "the earlier one is the one that counts"
         begin(source, target, WHOLE, times[2])
         backfill(source, target, WHOLE, 1 << 20)
         resharded(source, target, WHOLE, since=ends[2])

@@ -74,6 +74,7 @@ class WaitingReason(enum.StrEnum):
     SPARK_UNAVAILABLE = "SparkUnavailable"  # a SparkApplication does not come to copy
     MAINTENANCE = "Maintenance"  # a data node that shall lead is in maintenance
     LIMIT = "Limit"  # as many moves run as the zone allows
+    PULLING_LOG = "PullingLog"  # copies bring older log that named feeds need
     SWITCHING = "Switching"  # leaders are being moved
     CUTTING_OVER = "CuttingOver"  # old partitions are sealed, new ones begin to serve
     STOPPING = "Stopping"  # what is not assigned any more has not stopped yet

@@ -29,6 +29,7 @@ from rezone.storage.engines.rocks import manifest_of
 from rezone.storage.index.indexer import Indexer
 from rezone.storage.log.entry import Entry, EntryKind, iter_entries
 from rezone.storage.log.log import PartitionLog
+from rezone.storage.log.older_file import LogStand, OlderFile
 from rezone.storage.reshard.reshard_entries import note_of, producers_of
 from rezone.storage.reshard.reshard_table import ReshardTable
 from rezone.storage.row_reader import RowReader
@@ -46,6 +47,10 @@ from rezone.storage.store_config import StoreConfig
 from rezone.storage.transactions.transactions import TransactionTable
 from rezone.wire.errors import ConflictError, CorruptionError
 from rezone.wire.messages import PartitionId, ReshardPosition, SealMark
+
+_OLDER_FILE_FACTOR = 4
+_OLDER_FILE_BYTES = 16 << 20
+"""A file that comes from another replica has so many bytes more than that multiple at most."""
 
 
 class ResetNeededError(ConflictError):
@@ -249,6 +254,11 @@ class PartitionStore:
         return self._log.start
 
     @property
+    def log_file_bytes(self) -> int:
+        """About how many bytes a file of the log has."""
+        return self._config.log_segment_bytes
+
+    @property
     def log_start_time(self) -> int:
         """The time from which `offset_after` goes on: all later entries are kept."""
         return self._log.start_time
@@ -353,13 +363,32 @@ class PartitionStore:
         """
         return self._log.offset_after(time)
 
+    def stand_before(self, offset: int) -> LogStand:
+        """Return where the log's file begins that has the entry before `offset`.
+
+        `SnapshotExpiredError` when that entry was trimmed, or there is none.
+        """
+        return self._log.stand_before(offset)
+
+    def receive_older(self, begin: LogStand) -> OlderFile:
+        """Begin to receive the log's file that goes before its oldest one."""
+        bytes_max = _OLDER_FILE_FACTOR * self._config.log_segment_bytes + _OLDER_FILE_BYTES
+        return self._log.receive_older(begin, bytes_max)
+
+    def trimmable(self, retention_bytes: int) -> int:
+        """Return the offset to which so many bytes of log would be trimmed."""
+        return self._log.trimmable(retention_bytes)
+
     def truncate(self, offset: int) -> None:
         """Remove the log from `offset` on and undo it in the engine, durably (DCP-05).
 
-        `offset` is the beginning of an entry. `ResetNeededError` below `log_start`.
+        `offset` is the beginning of an entry. `ResetNeededError` below `log_start`, or below where
+        the last copy stood: what came before it was never undone here.
         """
-        if offset < self._log.start:
-            raise ResetNeededError(f"the log begins at {self._log.start}, above {offset}")
+        copy = self.meta.copy
+        first = max(self._log.start, copy.offset if copy is not None and copy.done else 0)
+        if offset < first:
+            raise ResetNeededError(f"the log can be undone from {first} on, {offset} is below")
         self.outgoing.end_beyond(offset, "the partition was rolled back")
         with self._applier.mutex:
             if offset == self._log.end:

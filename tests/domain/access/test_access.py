@@ -62,6 +62,7 @@ def test_what_nobody_has_listed_is_control() -> None:
         *("SnapshotTicket", "BulkInsert", "CopyStateRequest", "IndexTicket", "SelectTicket"),
         "WaitingCopiesRequest",
         *("BeginReshard", "ReshardBackfill", "ReshardCatchUp", "FollowChanges"),
+        *("ReadOlderLog", "AcknowledgeChanges"),
         *("AskOverwrite", "ReserveBackfills", "ClaimBackfill", "IngestVersions", "CommitIngested"),
     }
 

@@ -688,6 +688,24 @@ def test_a_failover_to_the_candidate_still_removes_the_old_leader() -> None:
     assert route_of(case.decide()).replicas == (1, 2)
 
 
+@pytest.mark.proves("CF-04")
+def test_an_old_leader_is_removed_when_the_candidate_has_the_log_of_named_feeds() -> None:
+    """Only the old leader has what a feed has not acknowledged: it would begin with a snapshot."""
+    case = Case(S.UPDATE_METADATA_UP)
+    case.spec["old_leader_policy"] = OldLeaderPolicy.REMOVE
+    case.world.settings["stable"] = ((1, 2, 3), OLD[1])
+    case.world.reports[0, 1] = {"pulls_log": True}
+    assert 0 in route_of(case.decide()).replicas
+    case = Case(S.CLOSE_OLD_LEADER)
+    case.spec["old_leader_policy"] = OldLeaderPolicy.REMOVE
+    case.world.routes[0] = record(leader=1, leader_epoch=6)
+    case.world.settings["stable"] = ((1, 2, 3), OLD[1])
+    case.world.reports[0, 1] = {"pulls_log": True}
+    assert case.decide().actions == ()
+    case.world.reports[0, 1] = {}
+    assert route_of(case.decide()).replicas == (1, 2)
+
+
 def removing(state: S = S.UPDATE_METADATA_UP) -> Case:
     """Return a migration between two nodes of the assignment that removes the old leader."""
     case = Case(state)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from rebalance_case import Case, only
-from worlds import OLD, record, text
+from datetime import timedelta
 
+import pytest
+from rebalance_case import Case, late, moved, only
+from worlds import NEW, OLD, record, text
+
+from rezone.domain.machines.statuses import QUIET_SECONDS
 from rezone.domain.model import world
 from rezone.resources.task import TaskState as S
 
@@ -61,3 +64,22 @@ def test_a_cancel_ends_while_a_relieved_partition_lacks_a_dropped_copy() -> None
     case.status["copies_dropped"] = 1
     decided = case.decide()
     assert "node 1 is not in sync" not in decided.status.waiting_for
+
+
+@pytest.mark.proves("CF-04")
+def test_replaced_replicas_stay_until_named_feeds_have_their_log_elsewhere() -> None:
+    """Only they have what a feed has not acknowledged: it would begin with a snapshot."""
+    case = Case(S.STOPPING_REDUNDANT)
+    moved(case)
+    case.world.settings |= {"stable": NEW, "pending": None, "pending_revision": 0}
+    case.world.reports[0, 3] = {"pulls_log": True}
+    case.now += timedelta(seconds=QUIET_SECONDS)
+    decided = case.decide()
+    assert not [a for a in decided.actions if isinstance(a, world.ChangeRoutes)]
+    assert decided.status.waiting_for.startswith("PullingLog: 1 (partition 0: node 3")
+    case.world.reports[0, 3] = {}
+    assert only(case.decide(), world.ChangeRoutes)
+    # Not for ever: the zone is left with replicas that it does not need otherwise.
+    case.world.reports[0, 3] = {"pulls_log": True}
+    late(case)
+    assert case.decide().status.state != S.STOPPING_REDUNDANT

@@ -38,7 +38,10 @@ ANSWER_BYTES = 600
 
 
 class CopyFollower:
-    """Follows one partition's changes; `begun` is the time since when they have come."""
+    """Follows one partition's changes.
+
+    `begun` is the time since when they have come, `stored_time` up to when it has a token.
+    """
 
     def __init__(self, run: FollowedCopies) -> None:
         self._run = run
@@ -48,11 +51,13 @@ class CopyFollower:
         self.came: dict[bytes, list[Change]] = {}
         self.followed = FollowedRange(*WHOLE, None, partition=PARTITION)
         self._stored = ("", dict[bytes, int]())
+        self.stored_time = 0
 
     def begin(self) -> None:
         """Begin with what comes from now on."""
         self.followed = FollowedRange(*WHOLE, None, partition=PARTITION)
         self.came, self._stored = collections.defaultdict(list), ("", {})
+        self.stored_time = 0
 
     def ask(self, node: NodeId) -> None:
         """Ask a node for the next changes; perhaps die before, or lose the answer."""
@@ -98,6 +103,7 @@ class CopyFollower:
         if self._run.following.random() < AGAIN_CHANCE:
             positions = FeedPositions([self.followed]).positions()
             assert positions is not None
+            self.stored_time = self.followed.time or 0
             self._stored = (
                 encode_token(UID, positions),
                 {row: len(changes) for row, changes in self.came.items()},

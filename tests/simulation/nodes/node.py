@@ -33,6 +33,7 @@ from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.node.memory import NodeMemory, SnapshotSlots
 from rezone.datanode.node.node import DataNode
+from rezone.datanode.node.older_log_thread import OlderLogThread
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.replicas import Replicas
 from rezone.datanode.node.report import ReportBoard, replica_report
@@ -218,6 +219,7 @@ class SimulatedNode(DataNode):
             self.find, lambda partition: self.find(partition).reshard_streams, self.foreground
         )
         self.change_source = ChangeSource(self.find, self.foreground, self.clock, threading.Event())
+        self.older_log = OlderLogThread(self, connect)
         self.control = Control(self)
         self.zone = KnownZone(node_id)
         self.reshard_pulls = ReshardPulls(self, connect)

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rezone.wire.errors import NotReadyError
-from rezone.wire.messages import BeginReshard, NodeId, ReshardBackfill, ReshardCatchUp
+from rezone.wire.messages import (
+    BeginReshard,
+    NodeId,
+    ReadOlderLog,
+    ReshardBackfill,
+    ReshardCatchUp,
+)
 from simulation.nodes.disk import MachineDiedError
 
 if TYPE_CHECKING:
@@ -83,6 +89,14 @@ class Lines:
         except KilledError:
             self._counts["killed"] += 1
 
+    def pull_log(self) -> None:
+        """Do what the thread that brings older log would: one request of each replica."""
+        assert self.node is not None
+        try:
+            self.node.older_log.step()
+        except KilledError:
+            self._counts["killed"] += 1
+
     def ask(self, address: str, request: Any) -> Any:
         """Bring a request to a node, and its answer back."""
         assert self.node is not None
@@ -102,8 +116,11 @@ class Lines:
         return answer
 
     def _answer(self, other: NodeId, request: Any) -> Any:
-        source = self._network.node(other).reshard_source
+        node = self._network.node(other)
+        source = node.reshard_source
         try:
+            if isinstance(request, ReadOlderLog):
+                return node.older_log.source.read(request)
             if isinstance(request, BeginReshard):
                 return source.begin(request)
             if isinstance(request, ReshardBackfill):

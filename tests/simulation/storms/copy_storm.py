@@ -112,7 +112,7 @@ class CopyStorm(DataPlane, CopyWorld):
         )
         if indexes:
             config = msgspec.structs.replace(config, table=table_of(*indexes))
-        super().__init__(rng, config, ERROR_MICROS)
+        super().__init__(rng, self.zone_of(config), ERROR_MICROS)
         self._opened: weakref.WeakKeyDictionary[PartitionStore, int] = weakref.WeakKeyDictionary()
         self.settings = msgspec.structs.replace(
             data_plane.SETTINGS,
@@ -144,6 +144,15 @@ class CopyStorm(DataPlane, CopyWorld):
         self._house_at = 0.0
         self._stormy = True
         self._begin()
+
+    def zone_of(self, config: ZoneConfig) -> ZoneConfig:
+        """Return the zone's configuration."""
+        return config
+
+    def may_leave(self, node: NodeId) -> bool:
+        """Whether the coordinator takes a replica away that it does not need."""
+        del node
+        return True
 
     def _rows_of(self, name: bytes, count: int) -> list[bytes]:
         """Return so many rows, all over the partition."""
@@ -440,10 +449,11 @@ class CopyStorm(DataPlane, CopyWorld):
         if others and self.rng.random() < 0.3:
             node = self.rng.choice(others)
             self.set(PARTITION, routes.add_replicas(record, (node,)))
-        spare = [node for node in record.isr if node != record.leader]
+        spare = [n for n in record.isr if n != record.leader and self.may_leave(n)]
         if self.rng.random() < self.standbys:
             self.set(PARTITION, routes.set_hot_standby(record, self.rng.choice(record.replicas)))
-        if self._stormy and len(record.isr) > MINIMUM and self.rng.random() < 0.15:
+        leaves = self._stormy and len(record.isr) > MINIMUM and self.rng.random() < 0.15
+        if leaves and spare:
             self.set(PARTITION, routes.remove_replicas(record, (self.rng.choice(spare),)))
         self._stop_others()
 

@@ -88,7 +88,7 @@ class CutOver(DataPlane):
             replicas=REPLICAS,
             min_in_sync_replicas=MINIMUM,
         )
-        super().__init__(rng, config, ERROR_MICROS)
+        super().__init__(rng, self.zone_of(config), ERROR_MICROS)
         self.old = layouts.layout_of(config)
         following = layouts.next_layout_of(config)
         assert following is not None
@@ -108,6 +108,10 @@ class CutOver(DataPlane):
         self.backfill_chance = self.lateness.choice(BACKFILL_CHANCES)
         self.reshards_at = self.rng.uniform(0, STORM_SECONDS / 2)
         self.begin((*self.old.ids, *self.new.ids))
+
+    def zone_of(self, config: ZoneConfig) -> ZoneConfig:
+        """Return the zone's configuration."""
+        return config
 
     # --- the run ---------------------------------------------------------------------------------
 

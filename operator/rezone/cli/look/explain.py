@@ -72,6 +72,11 @@ WORDS: Final[dict[str, Advice]] = {
         "New replicas catch up with the leader's log and become in sync.",
         "Nothing, while it advances; writers are slowed when they outrun it.",
     ),
+    "PullingLog": Advice(
+        "Copies bring the older log that named feeds (spec.feeds) need; then the replaced replicas "
+        "go.",
+        _BY_ITSELF,
+    ),
     "Verifying": Advice("Copies are compared with their leaders' rows.", _BY_ITSELF),
     "Stuck": Advice(
         "The leader transfers that failed too often are looked at.",

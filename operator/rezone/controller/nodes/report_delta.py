@@ -56,6 +56,7 @@ def _state(replica: ReplicaReport) -> tuple[object, ...]:
         replica.partition_epoch,
         replica.revision,
         replica.needs_snapshot,
+        replica.pulls_log,
         replica.takeover,
         replica.takeover_epoch,
         replica.takeover_error,

@@ -59,6 +59,11 @@ class DiskSpace:
         self.short = self.free < self._reserve * (_ENOUGH_SHARE if before else 1.0)
         return self.short != before
 
+    def is_within(self, bytes_more: int) -> bool:
+        """Return whether less than the reserve and so many bytes more was free at the last look."""
+        known = self._look_at > float("-inf")
+        return known and self.free < self._reserve + bytes_more
+
     @property
     def why(self) -> str:
         """What is short, for people; empty while nothing is."""

@@ -31,9 +31,12 @@ from rezone.wire.errors import (
     OverloadedError,
     RezoneError,
     SnapshotExpiredError,
+    UnknownPartitionError,
 )
 from rezone.wire.layouts import HashRange, generation_of
 from rezone.wire.messages import (
+    Ack,
+    AcknowledgeChanges,
     AskedRange,
     ChangesFound,
     FollowChanges,
@@ -142,6 +145,26 @@ class ChangeSource:
                 if left <= 0 or self._closed.is_set() or any(map(_is_news, found)):
                     return ChangesFound(ranges=tuple(found))
                 notifier.wait(min(left, _LOOK_SECONDS))
+
+    def acknowledge(self, request: AcknowledgeChanges) -> Ack:
+        """Note what a named feed needs no more; of what is not closed here yet it still does.
+
+        Partitions that are not here are left out. ConflictError for a feed that the zone lacks.
+        """
+        if len(request.partitions) > RANGES_MAX:
+            raise ConflictError(f"{len(request.partitions)} partitions are told, {RANGES_MAX} may")
+        for told in request.partitions:
+            try:
+                replica = self._find(told.partition)
+            except UnknownPartitionError:
+                continue
+            if request.feed not in {feed.name for feed in replica.config.feeds}:
+                raise ConflictError(
+                    f"zone {replica.config.zone} has no feed {request.feed!r}: name it in "
+                    "spec.feeds, with the limits of its log"
+                )
+            replica.acknowledged.note(request.feed, min(told.time, replica.positions.readable_time))
+        return Ack()
 
     def _partitions_of(self, ranges: tuple[AskedRange, ...]) -> Iterator[ReshardTargets]:
         for number in {each.partition for each in ranges}:

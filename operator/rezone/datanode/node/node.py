@@ -32,6 +32,7 @@ from rezone.datanode.node.known_zone import KnownZone
 from rezone.datanode.node.links import Connect, Links, RequireNode
 from rezone.datanode.node.memory import NodeMemory, SnapshotSlots
 from rezone.datanode.node.node_threads import NodeThreads
+from rezone.datanode.node.older_log_thread import OlderLogThread
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.replicas import Replicas
 from rezone.datanode.node.report import WHOLE_REPORT, ReportBoard
@@ -130,6 +131,7 @@ class DataNode:
         )
         self.change_source = ChangeSource(self.find, self.foreground, self.clock, self._stopping)
         self.reshard_pulls = ReshardPulls(self, connect)
+        self.older_log = OlderLogThread(self, connect)
         self._builds = IndexBuilds(
             lambda: [each.index for each in self.partitions()],
             lambda: self.zone.table,
@@ -192,6 +194,7 @@ class DataNode:
         self.threads.start()
         self._builds.start()
         self.reshard_pulls.look()
+        self.older_log.look()
 
     def leave(self) -> None:
         """Ask to be relieved: the coordinator moves leaders off, leaders no longer count on this.
@@ -236,6 +239,7 @@ class DataNode:
         self._builds.close(seconds)
         self.pulls.close(seconds)
         self.reshard_pulls.close(seconds)
+        self.older_log.close(seconds)
         for client in clients:
             client.close("the node is stopping")
         self.links.close(seconds)
@@ -287,6 +291,7 @@ class DataNode:
         with self.zone.lock:
             self.zone.check_configuration(fence, config, number)
             first = not self.zone.configured
+            feeds = () if first else self.config.feeds
             if first:
                 self.replicas.check(fence, config)
             self.zone.configure(fence, config, peers, number)
@@ -294,10 +299,13 @@ class DataNode:
                 self.replicas.open_found()
         self._builds.look()
         self.reshard_pulls.look()
+        self.older_log.look()
         self._new_addresses(peers)
         for partition in self.partitions():
             # With fewer in-sync replicas asked for, what waits may be committed.
             partition.wake()
+            if config.feeds != feeds:
+                partition.touched(at_once=True)  # it may pull log now, or no longer
         self.board.touched(None, at_once=True)
 
     def update_peers(self, peers: dict[NodeId, str]) -> None:

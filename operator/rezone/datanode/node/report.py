@@ -270,4 +270,5 @@ def replica_report(replica: Replica) -> ReplicaReport:
         reshard_progress=replica.reshard_streams.progress(),
         uncompared=store.meta.uncompared,
         lost_marks=lost_marks(replica),
+        pulls_log=replica.pulls_log,
     )

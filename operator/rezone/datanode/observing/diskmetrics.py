@@ -37,3 +37,8 @@ class DiskCollector(Collector):
             "Whether syncs take so long that the node compares its disk with others.",
             bool(self._node.disk_speed.slow_ms),
         )
+        yield GaugeMetricFamily(
+            "rezone_data_node_feed_log_bytes",
+            "Log beyond its retention that named feeds have not acknowledged.",
+            sum(each.upkeep.feed_log_bytes for each in self._node.partitions()),
+        )

@@ -17,7 +17,10 @@ _COLLECT_PAUSE_SHARE = 0.1
 
 
 class Upkeep:
-    """The upkeep of one replica; `sizes` are estimates of its versions and bytes."""
+    """The upkeep of one replica; `sizes` are estimates of its versions and bytes.
+
+    `feed_log_bytes` is what is kept of the log beyond its retention because of named feeds.
+    """
 
     def __init__(self, replica: ReplicaState, damage: Damage, pacer: WritePacer) -> None:
         self._replica = replica
@@ -25,6 +28,7 @@ class Upkeep:
         self._damage = damage
         self._pacer = pacer
         self.sizes = (0, 0)
+        self.feed_log_bytes = 0
         settings, clock = replica.settings, replica.clock
         self._collector = Collector(
             replica.store,
@@ -46,10 +50,26 @@ class Upkeep:
         replica = self._replica
         if replica.closed or replica.failure or self._damage.given_up:
             return
-        replica.store.trim(self._log_retention_bytes(), self._log_needed_from())
+        retained, keep_from, floor = (
+            self._log_retention_bytes(),
+            self._log_needed_from(),
+            self._floor(),
+        )
+        replica.store.trim(retained, keep_from if floor is None else min(keep_from, floor))
         replica.store.outgoing.expire()
         sizes = replica.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
+        held = floor is not None and floor <= replica.store.log_start
+        self.feed_log_bytes = max(0, sizes.log_bytes - retained) if held else 0
+
+    def _floor(self) -> int | None:
+        """Return from where named feeds hold the log; they hold none where the disk is nearly full.
+
+        Room is made before writes are refused: the feed is told, and begins with a snapshot.
+        """
+        replica = self._replica
+        tight = replica.services.space.is_within(replica.store.log_file_bytes)
+        return None if tight else replica.log_floor
 
     def _log_retention_bytes(self) -> int:
         """Return how much log stays that nobody has a claim to.

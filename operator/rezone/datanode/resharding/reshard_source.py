@@ -131,6 +131,10 @@ class ReshardSource:
         new ones (docs/decisions/0502).
         """
         partition = self._leading(request.hash_range)
+        if partition.pulls_log:
+            raise NotReadyError(
+                f"partition {partition.partition_id} still brings log that named feeds need; retry"
+            )
         begun = partition.store.outgoing.begin_reshard(*_log_for_followers(partition))
         # The producers that come along are those of all that is applied.
         self._require_committed(partition, max(begun.position.offset, partition.store.applied))
@@ -301,17 +305,19 @@ def _require_leading(replica: ReplicaState, hash_range: ReshardRange, read_to: i
         replica.reshard_targets.heard(hash_range.target, hash_range.keep_from, read_to)
 
 
-def _log_for_followers(replica: ReplicaState) -> tuple[int | None, int]:
+def _log_for_followers(replica: ReplicaState) -> tuple[int | None, int, int | None]:
     """Return the time from which those who follow changes need the log, and how much it may be.
 
-    None when nobody is known to follow, or what is written goes with an overwrite. Half of what is
-    kept: a trim must not meet the rest before the first request for it claims it.
+    And the offset from which named feeds do. None when nobody is known to follow, or what is
+    written goes with an overwrite. Half of what is kept: a trim must not meet the rest before the
+    first request for it claims it.
     """
     config, settings = replica.config, replica.settings
     bytes_max = min(settings.follower_log_bytes_max, config.log_retention_bytes // 2)
-    if config.next_filled_by or not bytes_max:
-        return None, 0
-    return replica.followed.time, bytes_max
+    if config.next_filled_by:
+        return None, 0, None
+    since = replica.followed.time if bytes_max else None
+    return since, bytes_max, replica.log_floor
 
 
 @entry

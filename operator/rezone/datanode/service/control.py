@@ -27,6 +27,7 @@ from rezone.wire.errors import (
 from rezone.wire.messages import (
     FIRST_PARTITION_EPOCH,
     Ack,
+    AcknowledgeChanges,
     AdmitCopies,
     AskOverwrite,
     BeginEmpty,
@@ -49,6 +50,7 @@ from rezone.wire.messages import (
     NotifyLeaderAndIsr,
     PartitionAssignment,
     PullSnapshot,
+    ReadOlderLog,
     RefuseIsr,
     ReportRequest,
     ReserveBackfills,
@@ -98,12 +100,14 @@ class Control:
             BeginReshard: node.reshard_source.begin,
             ReshardBackfill: node.reshard_source.backfill,
             ReshardCatchUp: node.reshard_source.catch_up,
+            ReadOlderLog: node.older_log.source.read,
             AskOverwrite: node.overwrites.ask,
             ReserveBackfills: node.ingesting.reserve,
             ClaimBackfill: node.ingesting.claim,
             IngestVersions: node.ingesting.ingest,
             CommitIngested: node.ingesting.commit,
             FollowChanges: node.change_source.follow,
+            AcknowledgeChanges: node.change_source.acknowledge,
         }
 
     @property

@@ -25,6 +25,7 @@ from rezone.datanode.core.closed_timestamp import ClosedUntil
 from rezone.datanode.core.transfer import Transfer
 from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
+from rezone.datanode.state.feed_floor import Acknowledged, feed_floor
 from rezone.datanode.state.followed import FollowedFrom
 from rezone.datanode.state.node_services import NodeServices
 from rezone.datanode.state.reshard_targets import ReshardTargets
@@ -103,6 +104,8 @@ class ReplicaState(ABC):
         self.followed = FollowedFrom(
             self.clock.monotonic, self.settings.follower_pause_ms_max / 1000
         )
+        self.acknowledged = Acknowledged()
+        self._log_pulled = -1
         self._ranged: tuple[ZoneConfig, HashRange] | None = None
 
     # --- facts -----------------------------------------------------------------------------------
@@ -169,6 +172,21 @@ class ReplicaState(ABC):
             except ValueError as error:
                 raise self.resharded() from error
         return self._ranged[1]
+
+    @property
+    def log_floor(self) -> int | None:
+        """From which offset on the log stays for named feeds; None without any."""
+        feeds = self.config.feeds
+        if not feeds:
+            return None
+        return feed_floor(feeds, self.acknowledged.times(feeds), self.store, self.clock.known())
+
+    @property
+    def pulls_log(self) -> bool:
+        """Whether named feeds may need log from before the last copy that is not here yet."""
+        if not self.config.feeds or self.store.meta.needs_snapshot:
+            return False
+        return self._log_pulled != self.copies
 
     @property
     def is_standby(self) -> bool:
@@ -279,6 +297,11 @@ class ReplicaState(ABC):
         """Report how far a copy to this replica is, or why it has failed; takes the lock itself."""
         self.copy_progress = progress
         self.touched(at_once=progress.done or progress.failure is not None)
+
+    def log_pulled(self, copies: int) -> None:
+        """Note that no more log is to be had from before the copy of this number."""
+        self._log_pulled = copies
+        self.touched(at_once=True)
 
     @entry
     def snapshot_done(self) -> None:

@@ -328,15 +328,29 @@ def close_old_leader(run: Run) -> bool:
     removed = run.spec.old_leader_policy is OldLeaderPolicy.REMOVE
     stays = run.has_place(old) or _is_kept(run, old)
     if removed and not stays and old in record.replicas and old != record.leader:
-        # A failover made the candidate lead, so nobody has removed the old leader with it.
+        if _pulls_log(run):
+            return run.wait(f"node {context.to_node} brings the log that named feeds need")
+        # A failover made the candidate lead, so nobody has removed the old leader with it; or only
+        # the old one had what named feeds need.
         return run.write_route(lambda r: routes.remove_replicas(r, (old,)))
     if context.close_old_leader and _stop(run, context.from_node):
         return run.wait(f"node {context.from_node} stops its replica")
     return run.go("closed", message=f"node {run.record.leader} leads")
 
 
+def _pulls_log(run: Run) -> bool:
+    """Return whether the candidate lacks log that named feeds need, which the old leader has."""
+    report = run.view.report(run.partition, run.context.to_node)
+    return report is not None and report.pulls_log
+
+
 def _keeps_place(run: Run, old: NodeId) -> bool:
-    """Return whether the old leader has a place that this move does not give to the new one."""
+    """Return whether the old leader has a place that this move does not give to the new one.
+
+    Or has log that named feeds need and the new one lacks: then it goes at the end of the move.
+    """
+    if _pulls_log(run):
+        return True
     if run.view.pending is not None:
         return run.has_place(old)
     return run.gives_place_up(old, run.context.to_node)

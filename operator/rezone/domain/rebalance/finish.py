@@ -8,7 +8,13 @@ from rezone.domain.machines.migration_table import is_under_way
 from rezone.domain.machines.statuses import is_late
 from rezone.domain.machines.task_run import WAKE_SOON_SECONDS
 from rezone.domain.model.changes import change_of, stop_of
-from rezone.domain.model.world import ChangeRoutes, MigrationView, RouteChange, WriteStable
+from rezone.domain.model.world import (
+    ChangeRoutes,
+    MigrationView,
+    RouteChange,
+    WriteStable,
+    ZoneView,
+)
 from rezone.domain.observed.readiness import leader_knows
 from rezone.domain.rebalance.run import TaskRun
 from rezone.domain.rebalance.survey import Reasons, Wait, may_lead
@@ -17,7 +23,7 @@ from rezone.domain.routing import routes
 from rezone.domain.routing.topology_text import Topology
 from rezone.resources.conditions import Reason
 from rezone.wire.layouts import index_of
-from rezone.wire.messages import NodeId, PartitionId
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
 
 
 def finalize(run: TaskRun) -> bool:  # noqa: PLR0911 - one return for each edge
@@ -188,10 +194,9 @@ def _withdrawal(
         else:
             move_leader(run, partition, candidate, slots, reasons, purpose=purpose)
         return None
-    behind = [n for n in able if n not in record.isr]
-    if behind:
-        # Taking copies away now would leave fewer in sync than there were.
-        reasons.add(Wait.CATCHING_UP, partition, f"node {behind[0]} is not in sync")
+    lacking = _lacking(view, partition, record, able)
+    if lacking is not None:
+        reasons.add(lacking[0], partition, lacking[1])
         return None
     reasons.add(Wait.STOPPING, partition, f"nodes {list(extra)} leave the route")
     return change_of(
@@ -200,6 +205,22 @@ def _withdrawal(
         view.coordinator_epoch,
         lambda r: routes.remove_replicas(r, extra),
     )
+
+
+def _lacking(
+    view: ZoneView, partition: PartitionId, record: LeaderAndIsr, able: list[NodeId]
+) -> tuple[Wait, str] | None:
+    """Return what those that stay lack, so that the others have to stay as well."""
+    for node in able:
+        if node not in record.isr:
+            # Taking copies away now would leave fewer in sync than there were.
+            return Wait.CATCHING_UP, f"node {node} is not in sync"
+    reports = ((node, view.report(partition, node)) for node in able)
+    pulling = [node for node, seen in reports if seen is not None and seen.pulls_log]
+    if pulling:
+        # Only the old ones have what named feeds still need.
+        return Wait.PULLING_LOG, f"node {pulling[0]} has not all of it"
+    return None
 
 
 def _await_unreachable(

@@ -32,6 +32,7 @@ class Wait(enum.StrEnum):
     NAME_CONFLICT = "NameConflict"  # its migration's name is another object's
     MAINTENANCE = "Maintenance"  # the data node that shall lead it is in maintenance
     LIMIT = "Limit"  # maxConcurrentMigrations, maxMigrationsPerNode or maxConcurrentHandovers
+    PULLING_LOG = "PullingLog"  # a copy brings older log that named feeds need
     SWITCHING = "Switching"  # its leader is being moved
     STOPPING = "Stopping"  # a replica that is no longer assigned has not stopped yet
 
@@ -70,7 +71,12 @@ class Reasons:
     @property
     def left_to_zone(self) -> bool:
         """Return whether the zone brings about by itself what is waited for."""
-        return set(self._counts) <= {Wait.UNREACHABLE, Wait.STOPPING, Wait.CATCHING_UP}
+        return set(self._counts) <= {
+            Wait.UNREACHABLE,
+            Wait.STOPPING,
+            Wait.CATCHING_UP,
+            Wait.PULLING_LOG,
+        }
 
     @property
     def blocked(self) -> Reason | None:

@@ -152,19 +152,25 @@ class Outgoing:
             settled=state.offset <= self._committed(),
         )
 
-    def begin_reshard(self, since: int | None = None, bytes_max: int = 0) -> ReshardBegun:
+    def begin_reshard(
+        self, since: int | None = None, bytes_max: int = 0, floor: int | None = None
+    ) -> ReshardBegun:
         """Return from where the log is to be followed by who pulls this partition's rows.
 
         It is where the applied state stands; so that must be committed. Or further back, up to
         where the first change later than `since` begins, as far as the log goes without more than
         about `bytes_max`: what is pulled twice, by a backfill as well, makes the same versions.
+        And not behind `floor`, from which named feeds need the log.
         """
         with self._changed:
             while self._applier.mid_entry:
                 self._changed.wait(0.1)
             applied = self._applier.state
             sealed = self._seal.export() is not None
-            state = applied if since is None or sealed else self._stand_before(since, bytes_max)
+            wanted = since is not None or floor is not None
+            state = applied
+            if wanted:
+                state = self._stand_before(since, bytes_max, floor)
             position = ReshardPosition(
                 source=self._config.partition,
                 offset=state.offset,
@@ -172,7 +178,8 @@ class Outgoing:
                 partition_uuid=branch_at(self._history(), state.offset),
                 leader_epoch=state.leader_epoch,
                 backfilling=True,
-                sealed_at=state.offset if sealed else 0,
+                # Else the seal comes with the rest of the log.
+                sealed_at=state.offset if sealed and state == applied else 0,
             )
             return ReshardBegun(
                 position=position,
@@ -181,7 +188,7 @@ class Outgoing:
                 transactions=self._transactions.ended(state.offset),
             )
 
-    def _stand_before(self, since: int, bytes_max: int) -> AppliedState:
+    def _stand_before(self, since: int | None, bytes_max: int, floor: int | None) -> AppliedState:
         """Return how the log stood before what is later than `since`; under the condition.
 
         Not before all was here that this partition has pulled itself: that is no source's to give.
@@ -191,9 +198,14 @@ class Outgoing:
         if not all(pulled):
             return applied
         try:
-            first = max(self._log.trimmable(bytes_max), *pulled, self._log.start)
-            with contextlib.suppress(SnapshotExpiredError):  # as far as it goes
-                first = max(first, self._log.offset_after(since))
+            first = applied.offset
+            if since is not None:
+                first = self._log.trimmable(bytes_max)
+                with contextlib.suppress(SnapshotExpiredError):  # as far as it goes
+                    first = max(first, self._log.offset_after(since))
+            if floor is not None:
+                first = min(first, floor)
+            first = max(first, *pulled, self._log.start)
             if first >= applied.offset:
                 return applied
             return AppliedState(first, *self._log.stand_at(first))

@@ -31,6 +31,7 @@ from rezone.storage.log.entry import (
     header_at,
     iter_entries,
 )
+from rezone.storage.log.older_file import LogStand, OlderFile
 from rezone.storage.log.segment import SUFFIX, Descriptor, Segment
 from rezone.storage.log.tail import Tail
 from rezone.wire.errors import ConflictError, CorruptionError, NotReadyError, SnapshotExpiredError
@@ -345,6 +346,37 @@ class PartitionLog:
                 removed = True
             if removed:
                 syncing.sync_directory(self._directory)
+
+    def stand_before(self, offset: int) -> LogStand:
+        """Return where the file begins that has the entry before `offset`.
+
+        `SnapshotExpiredError` when that entry was trimmed, or there is none.
+        """
+        with self._lock:
+            segment = self._segment_of(offset - 1)
+            return LogStand(segment.base, segment.time_before, segment.epoch_before)
+
+    def receive_older(self, begin: LogStand, bytes_max: int) -> OlderFile:
+        """Begin to receive the file that goes before the oldest one; the last one is given up."""
+        with self._lock:
+            oldest = self._segments[0]
+            end = LogStand(oldest.base, oldest.time_before, oldest.epoch_before)
+        return OlderFile(self._directory, begin, end, bytes_max, self._prepend)
+
+    def _prepend(self, partial: Path, begin: LogStand, end: LogStand) -> None:
+        """Take a durable file in before the oldest one; ConflictError unless that begins there."""
+        path = self._directory / f"{begin.offset:020d}{SUFFIX}"
+        with self._lock:
+            self._check_usable()
+            oldest = self._segments[0]
+            if (oldest.base, oldest.time_before, oldest.epoch_before) != end:
+                raise ConflictError(f"the log begins at {oldest.base} by now, not at {end.offset}")
+            made = Segment.load(partial)
+            made.end = end.offset
+            made.path = path
+            partial.rename(path)
+            self._segments.insert(0, made)
+            syncing.sync_directory(self._directory)
 
     def end_of_file(self, offset: int) -> int | None:
         """Return where the file ends that holds an offset; None for the newest one."""

@@ -29,6 +29,12 @@ _MARK_EVERY_BYTES: Final = 64 << 10
 _WALK_BYTES: Final = 1 << 20
 
 
+def header_of_file(base: int, time_before: int, epoch_before: int) -> bytes:
+    """Return how a file begins whose first entry has this offset."""
+    head = _FILE_HEADER.pack(_MAGIC, base, time_before, epoch_before)
+    return head + _CRC.pack(google_crc32c.value(head))
+
+
 class Descriptor:
     """A file descriptor that closes when its last user drops it.
 
@@ -62,8 +68,7 @@ class Segment:
     def create(cls, directory: Path, base: int, time_before: int, epoch_before: int) -> "Segment":
         """Make a new empty file, durable under its name, or not there at all."""
         path = directory / f"{base:020d}{SUFFIX}"
-        head = _FILE_HEADER.pack(_MAGIC, base, time_before, epoch_before)
-        syncing.write_whole(path, head + _CRC.pack(google_crc32c.value(head)))
+        syncing.write_whole(path, header_of_file(base, time_before, epoch_before))
         return cls(path, base, time_before, epoch_before)
 
     @classmethod

@@ -42,6 +42,20 @@ class FollowChanges(Message, frozen=True):
     trace: TraceContext | None = None
 
 
+class AcknowledgedPartition(msgspec.Struct, frozen=True, array_like=True):
+    """Of a partition a feed needs no changes any more whose commit times are not later."""
+
+    partition: PartitionId
+    time: Count
+
+
+class AcknowledgeChanges(Message, frozen=True):
+    """Tell a node up to when a named feed has stored all changes; others' partitions are left."""
+
+    feed: str
+    partitions: tuple[AcknowledgedPartition, ...]
+
+
 class RangeChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The next changes of one range, in the order of the request.
 

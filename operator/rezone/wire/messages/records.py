@@ -93,6 +93,14 @@ class LeaderAndIsr(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     sealed: bool = False
 
 
+class FeedLimits(msgspec.Struct, frozen=True, array_like=True):
+    """A named feed: for it the log of each partition stays, within these limits."""
+
+    name: str
+    bytes_max: Count
+    age_seconds_max: Count
+
+
 class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a data node must know of its zone; sent by `ConfigureNode`, persisted by the node.
 
@@ -107,6 +115,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `maintenance` are data nodes that are away for a while: more of the log is kept for them.
     `former_partitions` (0 if unknown) and `former_generation` are the layout that this one has come
     from. Data nodes note them when they learn that it is gone; the operator does not say them.
+    `feeds` are those that the log is kept for until they have acknowledged it.
     """
 
     zone: str
@@ -133,6 +142,7 @@ class ZoneConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     log_retention_bytes: Count = 256 << 20
     version_retention_seconds: Count = 3600
     maintenance: tuple[NodeId, ...] = ()
+    feeds: tuple[FeedLimits, ...] = ()
 
 
 class PartitionAssignment(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -122,7 +122,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     has been opened again, which its node tries again and again; `disk` says so where the disk is
     why. `uncompared`: it was copied, and nobody has compared that copy with its source yet.
     `lost_marks`: the sources of an overwrite of which it takes no rows any more, so that the
-    partition has to begin again.
+    partition has to begin again. `pulls_log`: what named feeds need of the log before its copy is
+    not here yet, as far as others still have it.
     """
 
     partition: PartitionId
@@ -163,6 +164,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     reshard_progress: tuple[ReshardProgress, ...] = ()
     uncompared: str = ""
     lost_marks: tuple[PartitionId, ...] = ()
+    pulls_log: bool = False
 
 
 class NodeReport(Message, frozen=True):

@@ -119,6 +119,34 @@ class BulkInsert(Message, frozen=True):
     revision: Count
 
 
+class ReadOlderLog(Message, frozen=True):
+    """Ask a replica for its log before offset `before`, which a copy has not brought.
+
+    `partition_uuid` is the branch of history there. First without `since`: what is answered is the
+    file of the log that ends there, or has its last entry; then `since` where the answer before has
+    ended.
+    """
+
+    partition: PartitionId
+    before: Count
+    partition_uuid: str
+    since: Count | None = None
+    bytes_max: Count = 1 << 20
+
+
+class OlderLog(Message, frozen=True):
+    """Whole entries of the log from `since` on, or from the beginning of the file.
+
+    That is at `offset`, behind an entry of this commit time and leader epoch. It is `before` when
+    no named feed needs what is older.
+    """
+
+    offset: Count
+    commit_time: Count = 0
+    leader_epoch: Unsigned32 = 0
+    entries: bytes = b""
+
+
 class CopyState(Message, frozen=True):
     """Where a receiver stands: what a copy that died half-way goes on from (B-05).
 
