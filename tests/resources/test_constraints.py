@@ -118,6 +118,11 @@ def indexes(count: int) -> list[Json]:
     return [{"name": f"i{n}", "columns": ["c1"]} for n in range(count)]
 
 
+def feeds(count: int) -> list[Json]:
+    """Return so many named feeds."""
+    return [{"name": f"f{n}"} for n in range(count)]
+
+
 def labels(count: int) -> dict[str, str]:
     """Return so many node labels."""
     return {f"label-{n}": "x" for n in range(count)}
@@ -133,6 +138,7 @@ TABLE = {"spec__schema": SCHEMA}
 INDEXED = {
     "spec__schema": {"columns": columns(20), "primaryKey": ["id"], "indexes": indexes(1)},
 }
+FED = {"spec__feeds": [{"name": "a"}]}
 MAINTAINED = {"spec__dataNodes__maintenance": [{"node": 0}, {"node": 1}]}
 DISK = {"spec__storage": {"volumeClaimTemplate": VOLUME}}
 WIDE = {"spec__replicas": 7}
@@ -177,6 +183,16 @@ ROWS: tuple[Row, ...] = (
        spec__schema={"columns": columns(20), "primaryKey": ["id"]}),
     dz("spec.schema.primaryKey[]", "minLength", "id", "", "at least 1 chars", **TABLE),
     dz("spec.schema.primaryKey[]", "maxLength", "id", "x" * 129, "may not be more than 128 bytes", **TABLE),
+    dz("spec.feeds", "maxItems", feeds(16), feeds(17), "must have at most 16 items"),
+    dz("spec.feeds", "repeat", feeds(2), feeds(1) * 2, 'Duplicate value: {"name":"f0"}'),
+    dz("spec.feeds[].name", "required", "x", REMOVED, "name: Required value", **FED),
+    dz("spec.feeds[].name", "minLength", "x", "", "at least 1 chars", **FED),
+    dz("spec.feeds[].name", "maxLength", "x" * 63, "x" * 64, "may not be more than 63 bytes", **FED),
+    dz("spec.feeds[].name", "pattern", "a-1", "A_1", "should match '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'", **FED),
+    dz("spec.feeds[].maxBytes", "minimum", 1 << 20, (1 << 20) - 1, "greater than or equal to 1048576", **FED),
+    dz("spec.feeds[].maxBytes", "maximum", 1 << 32, (1 << 32) + 1, UP_TO.format(4294967296), **FED),
+    dz("spec.feeds[].maxAgeSeconds", "minimum", 60, 59, "greater than or equal to 60", **FED),
+    dz("spec.feeds[].maxAgeSeconds", "maximum", 2_592_000, 2_592_001, UP_TO.format(2592000), **FED),
     dz("spec.schema.indexes", "maxItems", indexes(16), indexes(17), "must have at most 16 items", **INDEXED),
     dz("spec.schema.indexes", "repeat", indexes(2), indexes(1) * 2, 'Duplicate value: {"name":"i0"}', **INDEXED),
     dz("spec.schema.indexes[].name", "required", "x", REMOVED, "name: Required value", **INDEXED),

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from rezone.client.feed.acknowledging import acknowledged, tell_all
 from rezone.client.feed.between import read_between
 from rezone.client.feed.feed import ChangeFeed, SnapshotAndChanges
 from rezone.client.feed.positions import FeedPositions
@@ -44,6 +45,7 @@ from rezone.client.settings import ClientSettings
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.layouts import WHOLE, HashRange, Layout, Segment, generation_of
 from rezone.wire.messages import (
+    AcknowledgeChanges,
     NodeId,
     PartitionId,
     TransactionOutcome,
@@ -592,6 +594,19 @@ class TableClient:
             from_followers=from_followers,
             old_rows=old_rows,
         )
+
+    def acknowledge(self, feed: str, token: str) -> None:
+        """Have data nodes keep no log for a named feed that lies before a token.
+
+        Call it once the token is stored where the feed will go on from, and not more often than
+        every few seconds. Nodes that are not reached keep their log for longer. FeedTokenError for
+        a bad token, ConflictError when the zone's `spec.feeds` lacks the name, NotReadyError when
+        no node was reached.
+        """
+        positions = decode_token(self.config.zone_uid, token)
+        told = AcknowledgeChanges(feed=feed, partitions=acknowledged(self.segments(), positions))
+        seconds = self._settings.attempt_timeout_seconds
+        tell_all(self._dispatcher.node, self._dispatcher.addresses(), told, seconds)
 
     def changes_between(self, start: str, end: str, *, old_rows: bool = False) -> Iterator[Any]:
         """Yield the changes behind one token and up to another, as the tables of a feed's batches.

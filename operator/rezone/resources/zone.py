@@ -180,6 +180,23 @@ class AutoAdjustSpec(Model):
     )
 
 
+class FeedSpec(Model):
+    """A named change feed: partitions keep their log for it until it has acknowledged it."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
+    ] = Field(description="The feed's name; whoever acknowledges says it.")
+    max_bytes: Annotated[int, Field(ge=1_048_576, le=4_294_967_296)] = Field(
+        default=1_073_741_824,
+        description="How much log of each partition is kept for it at most, in bytes.",
+    )
+    max_age_seconds: Annotated[int, Field(ge=60, le=2_592_000)] = Field(
+        default=86_400,
+        description="How old the log is that is kept for it at most.",
+    )
+
+
 class UpdateMode(enum.StrEnum):
     """Who replaces pods that were made from an older template."""
 
@@ -438,6 +455,13 @@ class DistributionZoneSpec(Model):
     )
     table_schema: SchemaSpec | None = Field(default=None, alias="schema")
     storage: StorageSpec = StorageSpec()
+    feeds: Annotated[
+        tuple[FeedSpec, ...],
+        Field(max_length=16, json_schema_extra={"x-list-map-keys": ["name"]}),
+    ] = Field(
+        default=(),
+        description="Change feeds whose log is kept until they have acknowledged it, in limits.",
+    )
     data_nodes: DataNodesSpec
     rebalance: RebalanceSpec = RebalanceSpec()
     transfer: TransferSpec = TransferSpec()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from replica_cluster import Coordinator
@@ -15,7 +16,7 @@ from rezone.client.feed.token import FeedTokenError
 from rezone.client.operations.sequenced import SequencedWrites
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.errors import NotReadyError, ProducerFencedError
-from rezone.wire.messages import ZoneConfig
+from rezone.wire.messages import FeedLimits, ZoneConfig
 
 pytest.importorskip("pyspark.sql")
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -334,3 +335,48 @@ def test_attempts_that_do_not_count_leave_nothing(
     failed.abort([message, None])
     assert table.scan().num_rows == 40
     assert not list((tmp_path / "staging").rglob("*.arrow"))
+
+
+@pytest.mark.proves("CF-04")
+def test_a_named_stream_acknowledges_what_its_checkpoint_has(
+    zone: Coordinator,
+    table: TableClient,
+    open_readers: list[ChangesReader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its log would be kept until its limits, or be gone before Spark has stored that it has it."""
+    feeds = (FeedLimits("billing", 1 << 30, 86_400),)
+    zone.config = msgspec.structs.replace(zone.config, feeds=feeds)
+    zone.configure()
+    with pytest.raises(ValueError, match=r"spec\.feeds"):
+        reader(zone, open_readers, feed="other")
+    found = reader(zone, open_readers, feed="billing")
+    start = found.latestOffset(found.initialOffset(), ReadMaxRows(150))
+    table.write(rows(0, 10, "v"))
+    end = found.latestOffset(start, ReadMaxRows(150))
+
+    def told() -> set[int]:
+        replicas = [each for node in zone.nodes for each in zone.node(node).partitions()]
+        return {each.acknowledged.times(feeds).get("billing", 0) for each in replicas}
+
+    assert told() == {0}, "nothing is stored yet"
+    found.commit({"begin": "now"})
+    assert told() == {0}
+    found.commit(start)
+    first = told()
+    assert max(first) > 0
+    found.commit(end)
+    assert told() == first, "not for each batch"
+    monkeypatch.setattr("rezone.transfer.source.changes.ACKNOWLEDGE_SECONDS", 0.0)
+
+    def risen() -> bool:
+        found.commit(end)  # a follower may not have known the time yet
+        return min(told()) > max(first)
+
+    zone.until("the end is told", risen)
+    monkeypatch.setattr(TableClient, "acknowledge", _refuse)
+    found.commit(end)  # nobody hears it: no reason to fail a query
+
+
+def _refuse(*_: object) -> None:
+    raise NotReadyError("no data node was told")

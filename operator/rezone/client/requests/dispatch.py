@@ -174,6 +174,11 @@ class Dispatcher:
         with self._lock:
             return self._routes.address(node)
 
+    def addresses(self) -> list[str]:
+        """Return where all nodes are that are known."""
+        with self._lock:
+            return self._routes.addresses()
+
     def correct(self, partition: PartitionId, error: NotLeaderError) -> Leader | None:
         """Correct the cache by a NotLeader answer; returns the leader it names if that is news."""
         with self._lock:

@@ -7,7 +7,7 @@ from rezone.resources.zone_status import Assignments, Overwrite
 from rezone.wire.codec.indexes import id_of
 from rezone.wire.codec.schema import Column, Index, IndexId, TableSchema
 from rezone.wire.layouts import Layout
-from rezone.wire.messages import ZoneConfig
+from rezone.wire.messages import FeedLimits, ZoneConfig
 
 
 def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
@@ -49,6 +49,7 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
         replicas=spec.replicas,
         min_in_sync_replicas=spec.min_in_sync,
         version_retention_seconds=spec.storage.version_retention_seconds,
+        feeds=_feeds(zone),
         maintenance=active_ids(zone.status.data_nodes) if zone.status is not None else (),
     )
 
@@ -56,6 +57,14 @@ def zone_config(zone: DistributionZone, routes: RouteRecords) -> ZoneConfig:
 def index_names(zone: DistributionZone) -> dict[IndexId, str]:
     """Return the names of the zone's indexes by the ids that data nodes know them by."""
     return {id_of(index): index.name for index in _indexes(zone)}
+
+
+def _feeds(zone: DistributionZone) -> tuple[FeedLimits, ...]:
+    """Return the named feeds by name: another order in the list is no change."""
+    feeds = (
+        FeedLimits(feed.name, feed.max_bytes, feed.max_age_seconds) for feed in zone.spec.feeds
+    )
+    return tuple(sorted(feeds, key=lambda feed: feed.name))
 
 
 def _indexes(zone: DistributionZone) -> tuple[Index, ...]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -28,7 +29,11 @@ from rezone.client.feed.rows import COMMIT_TIME, OLD, OPERATION, UPSERT
 from rezone.client.feed.token import FeedTokenError, RangePosition, decode_token, encode_token
 from rezone.transfer.source.options import COUNT_MAX, SourceOptions, count_option
 from rezone.transfer.source.spark_types import spark_schema
+from rezone.wire.errors import NotReadyError
 from rezone.wire.layouts import HashRange
+from rezone.wire.messages import ZoneConfig
+
+_log = structlog.get_logger(__name__)
 
 CHANGES_FORMAT = "rezone-changes"
 ROWS_PER_BATCH = 200_000
@@ -37,6 +42,9 @@ ROWS_PER_BATCH = 200_000
 TASKS_PER_BATCH = 64
 NEWS_SECONDS = 0.5
 """So long the driver waits for news when Spark asks for the end of the next batch."""
+
+ACKNOWLEDGE_SECONDS = 10.0
+"""How often a named feed tells data nodes what it has stored, at most."""
 
 IDLE_SECONDS = 60.0
 """After so long without changes an empty batch moves the checkpoint: logs are not kept for ever."""
@@ -58,6 +66,7 @@ class _StreamOptions(NamedTuple):
     limits: _Limits
     tasks_max: int
     old_rows: bool
+    feed: str
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> "_StreamOptions":
@@ -71,7 +80,16 @@ class _StreamOptions(NamedTuple):
         old_rows = given.get("oldRows", "false").lower()
         if old_rows not in ("true", "false"):
             raise ValueError(f'option "oldRows" is {old_rows!r}, not "true" or "false"')
-        return cls(start_from, _Limits(rows_max, bytes_max), tasks_max, old_rows == "true")
+        limits, feed = _Limits(rows_max, bytes_max), given.get("feed", "")
+        return cls(start_from, limits, tasks_max, old_rows == "true", feed)
+
+    def require_feed(self, config: ZoneConfig) -> None:
+        """Refuse a named feed that the zone lacks: nothing would be kept for it."""
+        if self.feed and self.feed not in {feed.name for feed in config.feeds}:
+            raise ValueError(
+                f'option "feed" is {self.feed!r}, which zone {config.zone} lacks: name it in '
+                "spec.feeds"
+            )
 
     def require_start(self, zone_uid: str) -> None:
         """Refuse what is no place to begin in the zone: FeedTokenError, which is a ValueError."""
@@ -104,6 +122,7 @@ class ChangesDataSource(DataSource):  # type: ignore[misc]
             table = client.config.table
             rows.schema_of(client.codec, old_rows=stream.old_rows)  # no name is taken
             stream.require_start(client.config.zone_uid)
+            stream.require_feed(client.config)
         keys, fields = set(table.primary_key), spark_schema(table).fields
         if options.columns:
             fields = [spark_schema(table)[name] for name in options.columns]
@@ -198,6 +217,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
         found = self._plan.split(str(start["token"]), str(end["token"]), self._stream.tasks_max)
         return [_Changes(each) for each in found]
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """Acknowledge what the checkpoint has committed, if the stream is a named feed."""
+        if self._stream.feed and "token" in end:
+            self._plan.acknowledge(self._stream.feed, str(end["token"]))
+
     def stop(self) -> None:
         """Close the feed and the client."""
         if self._planner is not None:
@@ -263,7 +287,19 @@ class _Planner:
         self._feed: ChangeFeed | None = None
         self._at = ""
         self._moved = time.monotonic()
+        self._acknowledged = float("-inf")
         self._last: bounds.Positions | None = None
+
+    def acknowledge(self, feed: str, token: str) -> None:
+        """Tell data nodes what is kept no longer, now and then; they may miss it."""
+        now = time.monotonic()
+        if now - self._acknowledged < ACKNOWLEDGE_SECONDS:
+            return
+        self._acknowledged = now
+        try:
+            self._client.acknowledge(feed, token)
+        except NotReadyError as error:
+            _log.warning("nobody was told what a feed has stored", feed=feed, error=str(error))
 
     def read_time(self) -> int:
         """Return a time as of which all that is acknowledged can be read."""
