@@ -12,8 +12,8 @@ from replica_cluster import Coordinator
 from resharding_kit import begin_to_seal, overlaps_of, placed, progress, resharded
 
 from rezone.wire.errors import RezoneError
-from rezone.wire.layouts import Overlap, layout_of, next_layout_of
-from rezone.wire.messages import NodeReport, ReportRequest, SealState
+from rezone.wire.layouts import Layout, Overlap, layout_of, next_layout_of
+from rezone.wire.messages import NodeReport, ReportRequest, SealState, StopReplica
 
 
 def seal_all(c: Coordinator) -> int:
@@ -58,7 +58,7 @@ class OverwritingOperator:
     """Does what drivers ask all data nodes for: a context; `go_on` lets it seal and switch.
 
     `begun` is set when all reshard streams of an overwrite have begun: what is written from then on
-    stays. `asked` has all names.
+    stays. `asked` has all names. `cancel` ends the overwrite that runs; its name is refused then.
     """
 
     def __init__(self, c: Coordinator) -> None:
@@ -67,6 +67,7 @@ class OverwritingOperator:
         self.begun = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
+        self.cancel = threading.Event()
         self.asked: list[str] = []
         self.failed: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -112,16 +113,44 @@ class OverwritingOperator:
         assert new is not None
         for index, partition in enumerate(new.ids):
             c.create(partition, placed(c, index))
-        while not self._all(lambda each: progress(c, each).begun):
-            if self._over.wait(0.05):
-                return
-        self.begun.set()
-        while not (self.go_on.is_set() and self._all(lambda each: bool(resharded(c, each)))):
-            if self._over.wait(0.05):
-                return
-        switch(c, seal_all(c), name)
-        drop_old(c)
+        if self._comes(lambda each: progress(c, each).begun):
+            self.begun.set()
+            if self._comes(lambda each: self.go_on.is_set() and bool(resharded(c, each))):
+                switch(c, seal_all(c), name)
+                drop_old(c)
+        if self.cancel.is_set():
+            self._leave(name, new)
+            self.cancel.clear()
         self.begun.clear()
+
+    def _comes(self, fits: Callable[[Overlap], bool]) -> bool:
+        """Wait until it fits all ranges; return False when the overwrite is cancelled, or over."""
+        while not self._all(fits):
+            if self.cancel.is_set() or self._over.wait(0.05):
+                return False
+        return True
+
+    def _leave(self, name: str, new: Layout) -> None:
+        """Remove the new partitions. Their ids are never used again."""
+        c = self._c
+        c.config = msgspec.structs.replace(
+            c.config,
+            next_partitions=0,
+            next_generation=new.generation + 1,
+            next_filled_by="",
+            cancelled_overwrite=name,
+        )
+        c.configure()
+        for partition in new.ids:
+            record = c.records[partition]
+            stop = StopReplica(
+                fence=c.fence(),
+                partition=partition,
+                leader_epoch=record.leader_epoch + 1,
+                partition_epoch=record.partition_epoch + 1,
+            )
+            for node in record.replicas:
+                c.call(node, stop)
 
     def _all(self, fits: Callable[[Overlap], bool]) -> bool:
         try:

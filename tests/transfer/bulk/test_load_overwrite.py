@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +141,26 @@ def test_a_row_that_does_not_fit_leaves_the_zone_as_it_is(
         assert code == job.FAILED
         assert "one key" in said["error"]
     assert (operator.asked, content(zone), staged(tmp_path)) == ([], OLD, [])
+
+
+def test_of_a_load_that_was_cancelled_nothing_is_left(zone: Coordinator, tmp_path: Path) -> None:
+    """What its dead drivers have staged would stay: no other load looks there."""
+    put(tmp_path / "in" / "a.parquet", rows(0, 40))
+    with OverwritingOperator(zone) as operator:
+        operator.go_on.clear()
+        with ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(loaded, given(zone, tmp_path))
+            assert operator.begun.wait(60)
+            (job_of_it,) = (tmp_path / "state").glob("overwrite-*/rows/*")
+            shutil.copytree(job_of_it, job_of_it.with_name("of-a-killed-driver"))
+            operator.cancel.set()
+            code, said = ended.result()
+        assert (code, "give another" in said["error"]) == (job.FAILED, True), said
+        assert (content(zone), staged(tmp_path)) == (OLD, [])
+        shutil.copytree(tmp_path / "in", job_of_it)  # of one that was killed before it heard of it
+        assert loaded(given(zone, tmp_path))[0] == job.FAILED
+        assert not job_of_it.exists()
+        operator.go_on.set()
+        assert loaded(given(zone, tmp_path, name="another"))[0] == 0
+    assert content(zone) == rows(0, 40)
+    assert len(operator.asked) == 2

@@ -59,13 +59,14 @@ class ZoneOverwrite:
         """Return whether it is done; nothing is asked for.
 
         OverwriteRefusedError while the zone cannot be overwritten, ValueError when it is not the
-        zone that the options name.
+        zone that the options name. What a name that was cancelled has staged is forgotten.
         """
         with self._options.client():
             pass
         try:
             return self._driver().is_done()
         except RezoneError as error:
+            self._forget_cancelled(error)
             raise _explained(error) from error
 
     def finish(self, files: Sequence[StagedFile]) -> None:
@@ -84,6 +85,7 @@ class ZoneOverwrite:
                 noted.done = True
                 notes.note(NOTE, msgspec.json.encode(noted))
         except RezoneError as error:
+            self._forget_cancelled(error)
             raise _explained(error) from error
         # With what earlier drivers of the name and attempts that do not count have left.
         self.staging(all_jobs=True).remove_all()
@@ -96,6 +98,11 @@ class ZoneOverwrite:
         Not what is noted of a name that may come again: rows of that time may be there.
         """
         (self.staging() if self._named else self._notes()).remove_all()
+
+    def _forget_cancelled(self, error: RezoneError) -> None:
+        """Forget what all drivers of the name have staged, if it was cancelled: none can finish."""
+        if _is_cancelled(error):
+            self.staging(all_jobs=True).remove_all()
 
     def _noted(self, driver: Overwriting, digest: str, rows: int) -> OverwriteNote:
         """Return the note of the overwrite, made now if it is the first of its name."""
@@ -146,6 +153,11 @@ def asked_name(name: str, directory: str) -> str:
     return f"{name}@{xxhash.xxh3_64_hexdigest(known.encode())}"
 
 
+def _is_cancelled(error: RezoneError) -> bool:
+    """Return whether a data node refuses a name because a person, or the operator, has ended it."""
+    return isinstance(error, ConflictError) and " was cancelled" in str(error)
+
+
 def _explained(error: RezoneError) -> OverwriteRefusedError:
     """Return an error of data nodes with what to do about it."""
     if isinstance(error, ForbiddenError):
@@ -156,7 +168,7 @@ def _explained(error: RezoneError) -> OverwriteRefusedError:
     if isinstance(error, ConflictError):
         what = (
             f"give {ANOTHER}, or none"
-            if "cancelled" in str(error)
+            if _is_cancelled(error)
             else "nothing of the zone has changed; run the job again when that is over"
         )
         return OverwriteRefusedError(f"{error}. To overwrite it: {what}")
