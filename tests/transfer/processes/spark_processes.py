@@ -11,6 +11,9 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 OPERATOR = str(Path(__file__).parents[3] / "operator")
 STARTS_WITHIN_SECONDS = 180
@@ -59,12 +62,14 @@ class SparkProcess:
 
 
 @contextlib.contextmanager
-def standalone(directory: Path, workers: int) -> Iterator[tuple[str, list[SparkProcess]]]:
-    """Run a master and workers of one core each; yield the master's URL and the workers.
+def standalone(
+    directory: Path, workers: int, *, cores: int = 1
+) -> Iterator[tuple[str, list[SparkProcess]]]:
+    """Run a master and workers; yield the master's URL and the workers.
 
-    What runs at a worker finds its number in WORKER.
+    Each has an executor's memory for each core. What runs at a worker finds its number in WORKER.
+    Each is a host of its own, as Spark speculates on no host that has an attempt.
     """
-    loopback = ("--host", "127.0.0.1", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
 
         def start(name: str, class_name: str, *given: str, **env: str) -> SparkProcess:
@@ -74,19 +79,84 @@ def standalone(directory: Path, workers: int) -> Iterator[tuple[str, list[SparkP
             return process
 
         deploy = "org.apache.spark.deploy"
-        master = start("master", f"{deploy}.master.Master", *loopback, "--port", "0")
+        master = start("master", f"{deploy}.master.Master", *_at(0), "--port", "0")
         url = master.says(r"Starting Spark master at (spark://\S+)")
         started = [
             start(
                 f"worker-{number}",
                 f"{deploy}.worker.Worker",
-                *loopback,
-                *("--cores", "1", "--memory", "600m", "--work-dir", str(directory / f"{number}")),
+                *_at(number),
+                *("--cores", str(cores), "--memory", f"{cores * 600}m"),
+                *("--work-dir", str(directory / f"{number}")),
                 url,
                 WORKER=str(number),
+                SPARK_LOCAL_IP=_host(number),
             )
             for number in range(workers)
         ]
         for worker in started:
             worker.says(r"(Successfully registered with master)")
         yield url, started
+
+
+def _host(number: int) -> str:
+    return f"127.0.0.{1 + number}"
+
+
+def _at(number: int) -> tuple[str, ...]:
+    return "--host", _host(number), "--webui-port", "0"
+
+
+@contextlib.contextmanager
+def speculating(url: str, **settings: str) -> Iterator[Any]:
+    """Yield a session on a cluster, with executors of one core, and speculation.
+
+    `settings` are further ones, by names with "_" for ".".
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - skipped without it
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", OPERATOR)
+        builder = SparkSession.builder.master(url)
+        given = {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.quantile": "0.5",
+            "spark.log.level": "ERROR",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        for name, value in given.items():
+            builder = builder.config(name, value)
+        found = builder.getOrCreate()
+        yield found
+        found.stop()
+
+
+def running(directory: Path) -> dict[int, Path]:
+    """Return the processes of executors, Java's and Python's, below the directory of a cluster.
+
+    By their ids; the value is the directory of its executor, which is in that of its application.
+    """
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has gone
+            place = path.joinpath("cwd").readlink()
+            if place.is_relative_to(directory):
+                found[int(path.name)] = place
+    return found
+
+
+def kill_executor(directory: Path, executor: Path) -> None:
+    """Kill Java's process of an executor; Python's end with it."""
+    for process, place in running(directory).items():
+        command = Path(f"/proc/{process}/cmdline")
+        with contextlib.suppress(OSError):
+            if place == executor and b"CoarseGrainedExecutorBackend" in command.read_bytes():
+                os.kill(process, signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from feed_kit import finish
 from replica_cluster import Coordinator
-from spark_processes import OPERATOR, SparkProcess, standalone
+from spark_processes import SparkProcess, speculating, standalone
 
 from rezone.client import TableClient
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
@@ -38,29 +37,8 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, lis
 @pytest.fixture(scope="module")
 def session(workers: tuple[str, list[SparkProcess]]) -> Iterator[Any]:
     """Yield a session with an executor at each worker, and speculation."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - skipped without it
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", OPERATOR)
-        builder = SparkSession.builder.master(workers[0])
-        given = {
-            "spark.ui.enabled": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.quantile": "0.5",
-            "spark.log.level": "ERROR",
-        }
-        for name, value in given.items():
-            builder = builder.config(name, value)
-        found = builder.getOrCreate()
+    with speculating(workers[0]) as found:
         yield found
-        found.stop()
 
 
 def hanging_once(directory: str) -> Any:
