@@ -348,6 +348,7 @@ async def test_node_comes_fails_and_goes(cluster: LocalCluster, api: KubeApi) ->
     await until(api, PODS, "doomed", lambda item: not item)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 async def test_spark_application_runs(cluster: LocalCluster, api: KubeApi, tmp_path: Path) -> None:

@@ -5,9 +5,6 @@ A failing run tells its scenario, its crash point and its last moments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from rezone.domain.machines import migration_table, rebalance_table
@@ -21,6 +18,7 @@ from simulation.scenarios.runs import (
     die_everywhere,
     pair,
     seeds,
+    some_now,
 )
 from simulation.scenarios.scenarios import (
     CANCELS,
@@ -79,14 +77,8 @@ def name_of(scenario: Scenario) -> str:
     return scenario.name.replace(" ", "-")
 
 
-def marked(scenarios: Sequence[Scenario]) -> list[Any]:
-    """Return scenarios, the longest one marked as a long test."""
-    long = "rotate leaders, one to a node that falls silent"
-    return [pytest.param(s, marks=pytest.mark.long) if s.name == long else s for s in scenarios]
-
-
 @pytest.mark.proves("OP-02", "ZR-01", "ZR-03", "ZR-11", "ZR-13", "ZR-14", "RM-02")
-@pytest.mark.parametrize("scenario", marked(REBALANCES), ids=name_of)
+@pytest.mark.parametrize("scenario", some_now(REBALANCES, 2), ids=name_of)
 def test_rebalances_survive_the_operators_death(scenario: Scenario) -> None:
     """A change of nodes or replicas would not end with exactly what was asked for.
 
@@ -107,7 +99,7 @@ def test_replaced_pods_survive_the_operators_death(scenario: Scenario) -> None:
 
 
 @pytest.mark.proves("OP-02", "ZR-14", "ZR-18", "ZR-19", "ZR-20", "B-15")
-@pytest.mark.parametrize("scenario", [*CANCELS, ROTATE_CANCEL], ids=name_of)
+@pytest.mark.parametrize("scenario", some_now([*CANCELS, ROTATE_CANCEL]), ids=name_of)
 def test_cancels_survive_the_operators_death(scenario: Scenario) -> None:
     """A cancel would leave a partition between two assignments, or a copy that nobody stops."""
     die_everywhere(scenario)

@@ -22,7 +22,7 @@ from simulation.scenarios.deletions import (
     unfinished_or_lost,
 )
 from simulation.scenarios.pod_scenarios import Claimed, delete_pod_of_leader
-from simulation.scenarios.runs import ALL_ENDS, RUN_SECONDS_MAX, alternately, seeds
+from simulation.scenarios.runs import ALL_ENDS, RUN_SECONDS_MAX, alternately, seeds, some_now
 from simulation.scenarios.scenarios import MIGRATION, TASK, Scenario, at_once, later, migrate, move
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -97,7 +97,7 @@ DELETIONS: dict[str, Callable[[World], None]] = {
 @pytest.mark.proves("OP-02", "NW-06")
 @pytest.mark.parametrize(
     ("asked", "what", "dies"),
-    [(*case, dies) for case, dies in alternately(itertools.product(STATES, DELETIONS))],
+    some_now([(*case, dies) for case, dies in alternately(itertools.product(STATES, DELETIONS))]),
 )
 def test_a_zone_is_whole_after_a_deletion(asked: tuple[str, str], what: str, *, dies: bool) -> None:
     """A deletion at an unlucky moment would leave a zone without records, or half moved."""

@@ -7,13 +7,10 @@ undoing that; calls of it that come late are the subject of `test_fencing`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from simulation.cluster.world import World
-from simulation.scenarios.runs import ALL, ALL_ENDS, RUN_SECONDS_MAX, alternately
+from simulation.scenarios.runs import ALL, ALL_ENDS, RUN_SECONDS_MAX, alternately, some_now
 from simulation.scenarios.scenarios import Scenario
 
 SECONDS = 20.0
@@ -28,14 +25,6 @@ def name_of(case: object) -> str | None:
     return case.name.replace(" ", "-") if isinstance(case, Scenario) else None
 
 
-def marked(cases: Sequence[tuple[Scenario, bool]]) -> list[Any]:
-    """Return cases, each third one alone without the mark of a long test: all are alike."""
-    return [
-        case if number % 3 == 0 else pytest.param(*case, marks=pytest.mark.long)
-        for number, case in enumerate(cases)
-    ]
-
-
 def go_on_blindly(world: World) -> None:
     """Let another coordinator begin, and the old one hear of nothing that this one does."""
     old = world.processes[-1]
@@ -44,7 +33,7 @@ def go_on_blindly(world: World) -> None:
 
 
 @pytest.mark.proves("OP-02")
-@pytest.mark.parametrize(("scenario", "within"), marked(alternately(ALL)), ids=name_of)
+@pytest.mark.parametrize(("scenario", "within"), some_now(alternately(ALL)), ids=name_of)
 def test_an_old_coordinator_that_goes_on_changes_nothing(
     scenario: Scenario, *, within: bool
 ) -> None:

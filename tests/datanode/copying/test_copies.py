@@ -521,7 +521,7 @@ def test_the_rate_of_a_running_copy_follows_the_zone(tmp_path: Path, form: str) 
         c.until("begun", lambda: c.report(2, P).copy)
         assert not copy.done()
         admit(c)
-        (receipt,) = copy.result(20)
+        (receipt,) = copy.result(60)
         assert not receipt.error
         joined(c, k)
 
@@ -555,6 +555,7 @@ def test_copies_and_digests_give_way_at_both_ends(tmp_path: Path, form: str) -> 
         assert foreground_of(c, 0).under_way == 1
 
 
+@pytest.mark.long
 @pytest.mark.proves("B-03")
 def test_a_repeated_pull_changes_the_rate_of_the_one_under_way(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
@@ -620,7 +621,7 @@ def test_a_push_begins_only_when_the_operator_has_admitted_it(tmp_path: Path) ->
         hold()
         assert receiver.state().bytes_per_second_max == 1  # nor may it hurry then
         admit(c)
-        (receipt,) = copy.result(20)
+        (receipt,) = copy.result(60)
         assert not receipt.error
         joined(c, k)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import pytest
 
 from simulation.cluster.world import World
 from simulation.scenarios.faults import SECOND_FAULTS, mend, storm_of
@@ -51,6 +53,16 @@ def alternately(cases: Iterable[T]) -> list[tuple[T, bool]]:
     if EVERY_POINT:
         return [(case, choice) for case in cases for choice in (False, True)]
     return [(case, bool(number % 2)) for number, case in enumerate(cases)]
+
+
+def some_now(cases: Sequence[Any], every: int = 3) -> list[Any]:
+    """Return cases for pytest: of so many that are alike one; the others are long tests."""
+    return [
+        case
+        if number % every == 0
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
+        for number, case in enumerate(cases)
+    ]
 
 
 def crash_points(scenario: Scenario, count: int) -> range:

@@ -210,6 +210,7 @@ def test_a_load_whose_driver_was_killed_goes_on_and_writes_each_row_once(
     assert found == {n: f"value {n}" for n in range(1, 2003)}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 @pytest.mark.proves("SP-06")
 def test_an_iceberg_table_is_loaded_by_executors(
@@ -318,6 +319,7 @@ def zone_of(name: str, *columns: Column) -> ZoneConfig:
     return ZoneConfig(zone=name, zone_uid=name, partitions=1, table=table)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_examples_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """People begin with a copy of an example."""

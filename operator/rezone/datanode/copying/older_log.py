@@ -119,6 +119,19 @@ class _Pull:
         self.have_none = set()
         self.drop()
 
+    def wait(self, until: float) -> None:
+        """Ask nobody before a time."""
+        self.not_before = until
+
+    def begin_file(self, file: OlderFile, giver: NodeId) -> None:
+        """Have a file under way, which this node gives."""
+        self.file, self.giver = file, giver
+
+    def finish_file(self, file: OlderFile) -> None:
+        """Put the file under way in."""
+        file.finish()
+        self.file, self.giver = None, None
+
     def drop(self) -> None:
         """Give up the file under way."""
         if self.file is not None:
@@ -160,7 +173,7 @@ class OlderLogPulls:
     def _step(self, replica: ReplicaState, pull: _Pull) -> bool:
         wanted = _wanted(replica)
         if wanted is None:
-            pull.not_before = self._monotonic() + AGAIN_SECONDS
+            pull.wait(self._monotonic() + AGAIN_SECONDS)
             return False
         if wanted.start != pull.start:
             pull.begin_at(wanted.start)
@@ -198,20 +211,21 @@ class OlderLogPulls:
             return
         if not answer.entries or answer.offset > wanted.start:
             raise ConflictError(f"node {giver} gives nothing of the file at {answer.offset}")
-        if pull.file is None:
+        file = pull.file
+        if file is None:
             begin = LogStand(answer.offset, answer.commit_time, answer.leader_epoch)
-            pull.file, pull.giver = replica.store.receive_older(begin), giver
-        pull.file.add(answer.entries)
-        if pull.file.is_whole:
-            pull.file.finish()
-            pull.file, pull.giver = None, None
+            file = replica.store.receive_older(begin)
+            pull.begin_file(file, giver)
+        file.add(answer.entries)
+        if file.is_whole:
+            pull.finish_file(file)
             _log.info("pulled log", partition=replica.partition_id, begin=answer.offset)
 
     def _failed(self, replica: ReplicaState, pull: _Pull, giver: NodeId, error: Exception) -> None:
         """Go on with another one, or a while later."""
         pull.drop()
         pull.failed.add(giver)
-        pull.not_before = self._monotonic() + AGAIN_SECONDS
+        pull.wait(self._monotonic() + AGAIN_SECONDS)
         if isinstance(error, ConflictError | CorruptionError):
             pull.have_none.add(giver)  # what it has is of no use here
         _log.warning(
