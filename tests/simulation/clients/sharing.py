@@ -54,7 +54,7 @@ CALLS_MAX = 4
 """So many calls a process makes in a step at most, while fewer than `OPEN_CALLS_MAX` wait."""
 
 OPEN_CALLS_MAX = 24
-TOGETHER_CHANCE = 0
+TOGETHER_CHANCE = 0.5
 LONG_CHANCE = 0.05
 VALUE_BYTES_MAX = 64
 TAKE_OVER_CHANCE = 0.01
@@ -308,7 +308,7 @@ class Sharing:
                 first, count = self._number + 1, self._rng.randrange(CALLS_MAX + 1)
                 self._number += count
                 numbers = range(first, first + count)
-                if first % 2 < TOGETHER_CHANCE:
+                if self._rng.random() < TOGETHER_CHANCE:
                     process.submit_together(numbers)
                     continue
                 for number in numbers:
