@@ -251,7 +251,8 @@ class CutOver(DataPlane):
             self.clients[number] = None
             return
         elif isinstance(write.outcome, ReshardedError):
-            self.told.add(write.asked)
+            # By the partition that says it: it may be a late answer to an attempt before the last.
+            self.told.add(int(write.outcome.details["partition"]))
             self.counts["resharded"] += 1
         elif write.outcome is None and now - write.since < PATIENCE_SECONDS:
             return
