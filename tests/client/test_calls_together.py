@@ -14,8 +14,9 @@ from fake_cluster import FakeCluster, Fault
 
 from rezone.client import ClientSettings, PartitionWrite
 from rezone.client.aio import AsyncTableClient
+from rezone.client.operations.calls_together import Kind, OneCall
 from rezone.client.requests.gathering import Gathering
-from rezone.client.requests.together import TOGETHER_ROWS_MAX, Cut
+from rezone.client.requests.together import GROUP_CALLS_MAX, Cut
 from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, RowLimits, TableSchema
@@ -68,6 +69,33 @@ async def test_a_bad_row_is_refused_alone(
     ended = await asyncio.gather(*calls, return_exceptions=True)
     assert [isinstance(each, InvalidRowError) for each in ended] == [n in {4, 9} for n in range(10)]
     assert (await table.read([{"id": n} for n in range(11)])).num_rows == 9
+
+
+async def test_what_is_no_row_ends_its_own_call_alone(
+    counted: tuple[AsyncTableClient, dict[Any, int]],
+) -> None:
+    """All coroutines of the turn would wait for ever, or get its error."""
+    table, _ = counted
+    strange: list[Any] = [5, None, [5], {"id": 1}]
+    calls: list[Any] = [table.write(rows) for rows in strange]
+    calls += [table.read(keys) for keys in strange]
+    ended = await asyncio.gather(*calls, table.put(id=2, owner="bob"), return_exceptions=True)
+    assert [isinstance(each, Exception) for each in ended] == [True] * 8 + [False]
+    assert await table.get(2) == {"id": 2, "owner": "bob"}
+
+
+async def test_reads_of_a_named_producer_wait_for_no_thread() -> None:
+    """A client that only reads would pay for a thread with each call: its producer never opens."""
+    with FakeCluster(CONFIG) as cluster:
+        async with AsyncTableClient(cluster.bootstrap, producer="reader") as table:
+            assert await table.get(1) is None
+            reads = [OneCall(Kind.READ, [{"id": 1}], print)]
+            writes = [OneCall(Kind.WRITE, [{"id": 1, "owner": "ann"}], print)]
+            assert table.table.together.is_prompt(reads)
+            assert not table.table.together.is_prompt(writes)
+            await table.put(id=1, owner="ann")
+            assert table.table.together.is_prompt(writes)
+            assert not table.table.together.is_prompt(writes * 5_000)
 
 
 async def test_more_calls_than_have_room_all_end() -> None:
@@ -135,7 +163,7 @@ def partitions_of(hashes: Hashes) -> Any:
 
 def told(found: Any) -> Any:
     """Return what can be compared of parts: partition, rows, hashes, row ids."""
-    if isinstance(found, InvalidRowError):
+    if isinstance(found, Exception):
         return type(found)
     places = [part.places_by(CODEC) for part in found]
     return [
@@ -146,6 +174,8 @@ def told(found: Any) -> Any:
 
 def rows_of(rng: random.Random, number: int) -> Any:
     """Return the rows of a call, in one of the forms that they are given in."""
+    if rng.random() < 0.05:
+        return rng.choice([[5], {"id": number}, [{"id": number, "owner": "ann"}] * 70])
     rows: list[dict[str, Any]] = [
         {"id": number * 100 + n, "owner": rng.choice(["ann", "", None])}
         for n in range(rng.choice([0, 1, 1, 1, 2, 5]))
@@ -177,7 +207,7 @@ def test_calls_are_cut_together_as_they_are_alone(seed: int, bytes_max: int) -> 
     def alone(rows: Any) -> Any:
         try:
             return told(cut.alone(rows))
-        except InvalidRowError as error:
+        except Exception as error:  # noqa: BLE001 - what is compared
             return told(error)
 
     assert [told(each) for each in cut.together(calls)] == [alone(rows) for rows in calls]
@@ -185,7 +215,7 @@ def test_calls_are_cut_together_as_they_are_alone(seed: int, bytes_max: int) -> 
 
 def test_many_calls_are_cut_in_pieces() -> None:
     """A bad row would send all of thousands of calls back to be cut one by one."""
-    calls = [[{"id": n, "owner": "ann"}] for n in range(TOGETHER_ROWS_MAX + 1)]
+    calls = [[{"id": n, "owner": "ann"}] for n in range(GROUP_CALLS_MAX + 1)]
     found = Cut(CODEC, partitions_of, 1 << 20, keys=False).together(calls)
     ids = [
         part.rows.column("id").to_pylist()
@@ -193,7 +223,7 @@ def test_many_calls_are_cut_in_pieces() -> None:
         if isinstance(parts, list)
         for part in parts
     ]
-    assert ids == [[n] for n in range(TOGETHER_ROWS_MAX + 1)]
+    assert ids == [[n] for n in range(GROUP_CALLS_MAX + 1)]
 
 
 # --- what waits for the end of calls --------------------------------------------------------------

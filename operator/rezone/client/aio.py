@@ -116,7 +116,7 @@ class AsyncTableClient:
         return rows_of(codec, found)
 
     async def _codec(self) -> RowCodec:
-        if self.table.together.is_prompt(1):
+        if self.table.together.knows_zone:
             return self.table.codec
         return await self.run(lambda table: table.codec)
 

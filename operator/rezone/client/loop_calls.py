@@ -16,7 +16,6 @@ from typing import Any
 from rezone.client.operations.calls_together import CallsTogether, Kind, OneCall
 from rezone.client.requests.batches import Rows
 from rezone.client.requests.calls import Ended
-from rezone.client.requests.together import is_few
 from rezone.client.settings import closed_error
 
 Found = asyncio.Future[list[Any]]
@@ -35,7 +34,11 @@ class LoopCalls:
         self._with_thread = 0
 
     def call(self, kind: Kind, rows: Rows) -> Found:
-        """Make a call at the end of this turn; the future has what it ends with."""
+        """Make a call at the end of this turn; the future has what it ends with.
+
+        TypeError for what has no number of rows.
+        """
+        len(rows)  # here, where it is its caller's error, and not that of all calls of the turn
         future: Found = self._loop.create_future()
         if not self._made:
             self._loop.call_soon(self._begin)
@@ -48,23 +51,21 @@ class LoopCalls:
 
     def _begin(self) -> None:
         made, self._made = self._made, []
-        prompt = self._calls.is_prompt(len(made)) and all(is_few(call.rows) for call in made)
-        if prompt and not self._with_thread:
+        if not self._with_thread and self._calls.is_prompt(made):
             self._calls.submit(made)
             return
-        self._with_thread += 1
         try:
             begun = self._loop.run_in_executor(self._thread, self._calls.submit, made)
         except RuntimeError:
-            begun = self._loop.create_future()
-            begun.cancel()
+            _end(made)
+            return
+        self._with_thread += 1
         begun.add_done_callback(lambda done: self._begun(made, done))
 
     def _begun(self, made: list[OneCall], done: "asyncio.Future[None]") -> None:
         self._with_thread -= 1
         if done.cancelled():
-            for call in made:
-                call.ended(closed_error())
+            _end(made)
 
     def _ending(self, future: Found) -> Ended:
         def ended(outcome: list[Any] | BaseException) -> None:
@@ -87,3 +88,9 @@ class LoopCalls:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
+
+
+def _end(calls: list[OneCall]) -> None:
+    """End calls that were made, and not begun before the client was closed."""
+    for call in calls:
+        call.ended(closed_error())

@@ -12,6 +12,7 @@ from rezone.client.operations.zone import Zone
 from rezone.client.requests.batches import Rows
 from rezone.client.requests.calls import Budget, Ended
 from rezone.client.requests.gathering import Gathering
+from rezone.client.requests.together import is_few
 
 
 class Kind(enum.Enum):
@@ -50,9 +51,20 @@ class CallsTogether:
         self._budget = budget
         self._gathering = gathering
 
-    def is_prompt(self, calls: int) -> bool:
-        """Whether `submit` would wait for nothing now: neither for an answer nor for room."""
-        return self._zone.is_known and self._producer.is_open and self._budget.is_roomy(calls)
+    @property
+    def knows_zone(self) -> bool:
+        """Whether the codec is known, so that asking for it waits for nothing."""
+        return self._zone.is_known
+
+    def is_prompt(self, calls: Sequence[OneCall]) -> bool:
+        """Whether `submit` would wait for nothing now, not for an answer, room or many rows."""
+        writes = any(call.kind is not Kind.READ for call in calls)
+        return (
+            self._zone.is_known
+            and (self._producer.is_open or not writes)
+            and all(is_few(call.rows) for call in calls)
+            and self._budget.is_roomy(sum(len(call.rows) for call in calls))
+        )
 
     def submit(self, calls: Sequence[OneCall]) -> None:
         """Begin calls in their order; each is told of its own end, and nothing is raised.

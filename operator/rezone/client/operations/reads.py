@@ -21,7 +21,7 @@ from rezone.client.requests.together import Cut
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire.codec import bodies
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import InvalidRowError, LimitExceededError, OverloadedError, RezoneError
+from rezone.wire.errors import LimitExceededError, OverloadedError, RezoneError
 from rezone.wire.messages import AGE_UNKNOWN_MS, Message, PartitionId, ReadRequest, ReadResult
 
 Part = tuple[PartitionId, bytes]
@@ -127,7 +127,7 @@ class Reads:
         """Ask for the newest rows of calls of few keys; each ends with its own errors."""
         found = self._cut(codec).together([keys for keys, _ in calls])
         for parts, (_, ended) in zip(found, calls, strict=True):
-            if isinstance(parts, InvalidRowError):
+            if isinstance(parts, Exception):
                 ended(parts)
                 continue
             try:

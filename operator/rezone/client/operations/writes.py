@@ -41,7 +41,6 @@ from rezone.wire.codec.keyspace import Hashes
 from rezone.wire.codec.producers import digest_of
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import (
-    InvalidRowError,
     OverloadedError,
     ReshardedError,
     RezoneError,
@@ -160,7 +159,7 @@ class Writes:
         self._producer.open()
         found = self._cut(codec, delete=delete).together([rows for rows, _ in calls])
         for parts, (_, ended) in zip(found, calls, strict=True):
-            if isinstance(parts, InvalidRowError):
+            if isinstance(parts, Exception):
                 ended(parts)
             else:
                 self._send(codec, parts, ended, delete=delete)

@@ -78,7 +78,7 @@ class Budget:
         self._room = threading.Condition()
 
     def is_roomy(self, requests: int) -> bool:
-        """Whether there is room for so many small requests, and as much again for others."""
+        """Whether there is room for so many requests of few rows, and as much again for others."""
         return self._requests > 2 * requests and self._bytes > self._bytes_max // 2
 
     def take(self, size: int) -> int:

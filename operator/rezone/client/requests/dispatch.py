@@ -96,10 +96,10 @@ class Dispatcher:
         rng: random.Random,
         connect: Callable[[str], NodeClient] = NodeClient,
         tracer: RequestTracer | None = None,
-        gathering: Gathering | None = None,
+        gathering: Gathering,
     ) -> None:
         self.tracer = tracer
-        self._gathering = gathering or Gathering()
+        self._gathering = gathering
         self._routes = routes
         self._settings = settings
         self._clock = clock

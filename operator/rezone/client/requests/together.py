@@ -5,6 +5,7 @@ part of what it does alone.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -21,16 +22,13 @@ from rezone.client.requests.batches import (
 from rezone.client.requests.sharing import SHARING_ROWS_MAX
 from rezone.wire.codec.encoded_rows import RowsOfMany, encoded_rows
 from rezone.wire.codec.rows import RowCodec
-from rezone.wire.errors import InvalidRowError
 
-TOGETHER_ROWS_MAX = 4096
-"""So many rows are made in one go: more gain nothing, and a bad row sends all of them back."""
+GROUP_CALLS_MAX = 256
+"""So many calls are made in one go: more gain nothing, and a bad row sends all of them back."""
 
 
 def is_few(rows: Rows) -> bool:
-    """Whether a call's rows are so few that they cost its thread little."""
-    if isinstance(rows, pa.RecordBatch | pa.Table):
-        return bool(rows.num_rows <= SHARING_ROWS_MAX)
+    """Whether a call's rows are so few that they cost its thread little; TypeError for no rows."""
     return len(rows) <= SHARING_ROWS_MAX
 
 
@@ -53,40 +51,43 @@ class Cut:
             bytes_max=self.bytes_max,
         )
 
-    def together(self, calls: Sequence[Rows]) -> list[list[Part] | InvalidRowError]:
+    def together(self, calls: Sequence[Rows]) -> list[list[Part] | Exception]:
         """Return the parts of each call, or what is wrong with its rows alone."""
-        found: list[list[Part] | InvalidRowError] = []
-        for group in _groups(calls):
-            found += self._group(group)
+        found: list[list[Part] | Exception] = []
+        for few, same in itertools.groupby(calls, is_few):
+            group = list(same)
+            step = GROUP_CALLS_MAX if few else 1
+            for at in range(0, len(group), step):
+                found += self._group(group[at : at + step])
         return found
 
     @property
     def _schema(self) -> Any:
         return self.codec.key_schema if self.keys else self.codec.arrow_schema
 
-    def _group(self, calls: Sequence[Rows]) -> list[list[Part] | InvalidRowError]:
+    def _group(self, calls: Sequence[Rows]) -> list[list[Part] | Exception]:
         if len(calls) > 1:
             try:
                 batch, ends = _joined(calls, self._schema)
                 self.codec.check(batch, delete=self.keys)
-            except InvalidRowError:
-                pass  # of one call at least: each is told by its own rows
+            except Exception:  # noqa: BLE001, S110 - of one call at least: each is told by its own
+                pass
             else:
                 if self.codec.surely_fits(batch, self.bytes_max, delete=self.keys):
                     return self._placed(batch, ends)
         return [self._or_error(rows) for rows in calls]
 
-    def _or_error(self, rows: Rows) -> list[Part] | InvalidRowError:
+    def _or_error(self, rows: Rows) -> list[Part] | Exception:
         try:
             return self.alone(rows)
-        except InvalidRowError as error:
+        except Exception as error:  # noqa: BLE001 - whoever waits for the call is told
             return error
 
-    def _placed(self, batch: Any, ends: Sequence[int]) -> list[list[Part] | InvalidRowError]:
+    def _placed(self, batch: Any, ends: Sequence[int]) -> list[list[Part] | Exception]:
         encoded = encoded_rows(self.codec, batch)
         where = self.partitions_of(encoded.hashes()).tolist()
         many = RowsOfMany(encoded)
-        found: list[list[Part] | InvalidRowError] = []
+        found: list[list[Part] | Exception] = []
         start = 0
         for end in ends:
             rows = batch.slice(start, end - start)
@@ -96,14 +97,6 @@ class Cut:
                 found.append(list(by_partition(self.codec, rows, self.partitions_of)))
             start = end
         return found
-
-
-def _groups(calls: Sequence[Rows]) -> list[Sequence[Rows]]:
-    """Cut calls into pieces of a bounded number of rows."""
-    step = max(1, TOGETHER_ROWS_MAX // SHARING_ROWS_MAX)
-    if sum(map(len, calls)) <= TOGETHER_ROWS_MAX:
-        return [calls]
-    return [calls[at : at + step] for at in range(0, len(calls), step)]
 
 
 def _joined(calls: Sequence[Rows], schema: Any) -> tuple[Any, list[int]]:
