@@ -246,6 +246,12 @@ def progress(c: Coordinator, overlap: Overlap) -> ReshardProgress:
     raise NotReadyError(f"nobody pulls {overlap}")
 
 
+def set_copy_rate(c: Coordinator, bytes_per_second: int) -> None:
+    """Set how fast rows may be brought; 0 for any rate."""
+    c.config = msgspec.structs.replace(c.config, copy_bytes_per_second_max=bytes_per_second)
+    c.configure()
+
+
 def leave_backfills_to_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have data nodes of this process begin ranges, and backfill nothing by themselves.
 

@@ -139,6 +139,38 @@ def speculating(url: str, **settings: str) -> Iterator[Any]:
         found.stop()
 
 
+@contextlib.contextmanager
+def driver(
+    url: str, directory: Path, module: str, *arguments: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a job's module as a driver of a cluster, with one executor; what is left of it is killed.
+
+    What it says is added to `driver.log` in the directory.
+    """
+    options = "--conf spark.ui.enabled=false --conf spark.cores.max=1 --conf spark.driver.host="
+    environment = {
+        **os.environ,
+        "PYTHONPATH": OPERATOR,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(directory / "spark"),
+        "PYSPARK_SUBMIT_ARGS": (
+            f"--master {url} --executor-memory 512m {options}127.0.0.1 pyspark-shell"
+        ),
+    }
+    command = [sys.executable, "-m", f"rezone.transfer.{module}", *arguments]
+    with (directory / "driver.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, env=environment, cwd=directory, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def running(directory: Path) -> dict[int, Path]:
     """Return the processes of executors, Java's and Python's, below the directory of a cluster.
 

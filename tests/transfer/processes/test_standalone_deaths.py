@@ -8,24 +8,20 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from held_jobs import Held
 from overwriting_kit import OverwritingOperator
 from replica_cluster import Coordinator, ProcessNode, cluster
-from resharding_kit import create_old
-from spark_processes import OPERATOR, kill_executor, running, speculating, standalone
+from resharding_kit import create_old, set_copy_rate
+from spark_processes import driver, kill_executor, running, speculating
 
 from rezone.client import TableClient
 from rezone.transfer.bulk import job
@@ -55,20 +51,6 @@ SLOW_BYTES_PER_SECOND = 300
 """The rows of a range are minutes at this rate."""
 
 OVERWRITES = ["overwriting load", "overwriting frame"]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the directory of the cluster."""
-    return tmp_path_factory.mktemp("standalone")
-
-
-@pytest.fixture(scope="module")
-def url(place: Path) -> Iterator[str]:
-    """Yield the URL of a cluster with room for two executors, and for another application's."""
-    pytest.importorskip("pyspark.sql")
-    with standalone(place, 2, cores=2) as (url, _):
-        yield url
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +267,7 @@ def test_a_data_node_dies_while_an_overwrite_brings_its_rows(
     It leads an old partition and a new one, and follows in the others.
     """
     zone = jobs.zone
-    set_rate(zone, SLOW_BYTES_PER_SECOND)
+    set_copy_rate(zone, SLOW_BYTES_PER_SECOND)
     with OverwritingOperator(zone) as operator, in_background(jobs, kind, operator) as ended:
         operator.go_on.clear()
         until(jobs, "rows have come to all", lambda: all(map(brought(zone), zone.nodes)), ended)
@@ -296,16 +278,10 @@ def test_a_data_node_dies_while_an_overwrite_brings_its_rows(
         victim.start()
         zone.wait_up(1)
         assert content(zone) == OLD
-        set_rate(zone, 0)
+        set_copy_rate(zone, 0)
         operator.go_on.set()
         assert ended.result(SECONDS) == 0
     check_result(kind, jobs, last_said(capsys))
-
-
-def set_rate(zone: Coordinator, bytes_per_second: int) -> None:
-    """Set how fast the rows of an overwrite may be brought; 0 for any rate."""
-    zone.config = msgspec.structs.replace(zone.config, copy_bytes_per_second_max=bytes_per_second)
-    zone.configure()
 
 
 def brought(zone: Coordinator) -> Any:
@@ -316,35 +292,6 @@ def brought(zone: Coordinator) -> Any:
         return told.ingested_bytes > 0
 
     return some
-
-
-@contextlib.contextmanager
-def driver(zone: Coordinator, url: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a load that overwrites as a process, with one executor; what is left of it is killed."""
-    options = "--conf spark.ui.enabled=false --conf spark.cores.max=1 --conf spark.driver.host="
-    environment = {
-        **os.environ,
-        "PYTHONPATH": OPERATOR,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(directory / "spark"),
-        "PYSPARK_SUBMIT_ARGS": (
-            f"--master {url} --executor-memory 512m {options}127.0.0.1 pyspark-shell"
-        ),
-    }
-    module, *arguments = load_arguments(directory)
-    command = [sys.executable, "-m", f"rezone.transfer.{module}", *arguments, "--overwrite"]
-    command += ["--name", "nightly", "--bootstrap", zone.nodes[0].address]
-    with (directory / "driver.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, env=environment, cwd=directory, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def until_alone(jobs: Jobs, place: Path) -> None:
@@ -371,6 +318,8 @@ def test_a_load_that_overwrites_outlives_its_drivers(
     One is killed while it stages, one while the zone waits for the switch.
     """
     zone, log = jobs.zone, tmp_path / "driver.log"
+    arguments = [*load_arguments(tmp_path), "--overwrite", "--name", "nightly"]
+    arguments += ["--bootstrap", zone.nodes[0].address]
     with OverwritingOperator(zone) as operator:
         operator.go_on.clear()
 
@@ -379,7 +328,7 @@ def test_a_load_that_overwrites_outlives_its_drivers(
             return bool(check())
 
         for check in (jobs.staged, operator.begun.is_set):
-            with driver(zone, url, tmp_path) as process:
+            with driver(url, tmp_path, *arguments) as process:
                 zone.until("it is time", lambda: alone(process, check), SECONDS)  # noqa: B023
             assert content(zone) == OLD
         until_alone(jobs, place)
@@ -416,6 +365,24 @@ def test_an_overwrite_that_is_cancelled_in_spark_leaves_the_old_rows_and_can_be_
             # An attempt that outlives a job without a name by seconds may stage one more file.
             assert jobs.staged() == []
         assert content(jobs.zone) == OLD
+        assert jobs.run(kind) == 0
+    check_result(kind, jobs, last_said(capsys))
+
+
+@pytest.mark.proves("SP-06", "SP-07", "SP-09")
+@pytest.mark.parametrize("kind", ["load", "export", "verify"])
+def test_a_job_that_is_cancelled_in_spark_can_be_run_again(
+    kind: str, jobs: Jobs, held: Held, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of its rows, files or figures would be taken for all, or stand in the next one's way."""
+    with OverwritingOperator(jobs.zone) as operator:
+        with in_background(jobs, kind, operator, held) as ended:
+            until(jobs, "a task hangs", held.attempts, ended)
+            jobs.session.sparkContext.cancelAllJobs()
+            assert ended.result(SECONDS) == job.FAILED
+            assert "cancel" in last_said(capsys)["error"]
+            assert not (jobs.directory / "out" / MANIFEST).exists()
+            jobs.zone.until("its attempt has ended", lambda: not held.processes(), SECONDS)
         assert jobs.run(kind) == 0
     check_result(kind, jobs, last_said(capsys))
 
