@@ -1,7 +1,7 @@
 """Bytes that were good once and were changed on purpose: what parsers of outside bytes are given.
 
-`make test` gives each parser some of them and `.ci/run` hundreds, always the same. `make fuzz`
-gives as many as somebody has time for, new ones each time. Hypothesis keeps in `.hypothesis` what
+`make test` gives each parser a hundred of them, in CI always the same. `make fuzz` gives as many as
+somebody has time for, new ones each time. Hypothesis keeps in `.hypothesis` what
 has failed on a machine; what was a fault of ours stays with its test as one of the `faults`.
 """
 
