@@ -55,6 +55,22 @@ def client(c: Coordinator) -> TableClient:
     return TableClient(list(c.peers.values()), settings=SETTINGS)
 
 
+@pytest.mark.proves("CF-01")
+def test_time_goes_on_where_one_replica_leads_alone_and_nobody_writes(tmp_path: Path) -> None:
+    """A feed would have no token before the first write, and no resolved time after the last."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        c.create(0, (0,))
+        with client(c) as table, table.changes() as feed:
+            c.until("there is a token", lambda: feed.poll(0.2).token)
+            before = feed.resolved_time
+
+            def later() -> bool:
+                feed.poll(0.2)
+                return feed.resolved_time > before
+
+            c.until("its time goes on", later)
+
+
 class Counting:
     """Counts rows up one after the other, deletes one now and then, and knows all it has done."""
 

@@ -38,6 +38,7 @@ from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.replicas import Replicas
 from rezone.datanode.node.report import ReportBoard, replica_report
 from rezone.datanode.node.reshard_pulls import ReshardPulls
+from rezone.datanode.reading.closed_timestamp import ClosedAlone
 from rezone.datanode.reading.read import readable
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.resharding.ingesting import Ingesting
@@ -235,6 +236,7 @@ class SimulatedNode(DataNode):
         self._polls: list[tuple[ReportRequest, Later]] = []
         # What a coordinator knows that has heard of a version, for `_report_checked`.
         self._heard: dict[int, NodeState] = {}
+        self.closed_alone = ClosedAlone(self.partitions, self.settings.lease_ms)
         self.hearing = Hearing(
             SimulatedPeers(self), self.partitions, self.settings, self._hears_others
         )
@@ -336,6 +338,7 @@ class SimulatedNode(DataNode):
                 follower.step(now)
         self._run_jobs()
         self.hearing.tick(now)
+        self.closed_alone.tick(now)
         self._work_beside()
         self.overwrites.tick()
         self.board.tick(now)

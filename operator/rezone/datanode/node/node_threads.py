@@ -15,6 +15,7 @@ from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.node.links import Links
 from rezone.datanode.node.reopening import Reopening
 from rezone.datanode.node.report import ReportBoard
+from rezone.datanode.reading.closed_timestamp import ClosedAlone
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.resharding.overwrites import Overwrites
 from rezone.datanode.scheduling import inline_sends
@@ -61,15 +62,14 @@ class NodeThreads:
         self._stopping = stopping
         self._partitions = partitions
         self._links = links
-        self._board = board
         self._clock_bound = clock_bound
-        self._reopening = reopening
-        self._hearing = hearing
         self._longest_job = longest_job
         self._disk_stalls = disk_stalls
         self._overwrites = overwrites
         self._look_at_disk = look_at_disk
         self._clock_bound_job = Job("clock bound", keep_bound)
+        closed = ClosedAlone(partitions, settings.lease_ms)
+        self._duties = (hearing.tick, closed.tick, board.tick, reopening.tick, self._look)
         self._wake = wake
         self._ticked_at = clock.monotonic()
         self._threads = [
@@ -109,7 +109,7 @@ class NodeThreads:
             now = self._ticked_at = self._clock.monotonic()
             self.lag.note(now - wanted)
             self._tick_each(now)
-            for duty in (self._hearing.tick, self._board.tick, self._reopening.tick, self._look):
+            for duty in self._duties:
                 with UNEXPECTED.surviving("tick of the node"):
                     duty(now)
             wanted = self._clock.monotonic() + interval

@@ -3,7 +3,8 @@
 Concurrency: guarded by the partition's lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from rezone.datanode.core.closed_timestamp import (
     Due,
@@ -19,6 +20,39 @@ from rezone.datanode.state.runner import entry
 from rezone.wire.messages import ClosedTime, Role
 
 _LOCK_SECONDS = 0.01
+
+
+class Leading(Protocol):
+    """What is asked of a replica that may lead."""
+
+    @property
+    def leads_alone(self) -> bool:
+        """Whether it leads, and nobody streams from it."""
+
+    @property
+    def closed_timestamp(self) -> "ClosedTimestamp":
+        """Its closed timestamp."""
+
+
+class ClosedAlone:
+    """The closed timestamps of leaders that nobody streams from: no round of leases closes them.
+
+    Feeds would stand still until the next write. `lease_ms` 0: leaders close no times.
+    """
+
+    def __init__(self, partitions: Callable[[], Iterable[Leading]], lease_ms: int) -> None:
+        self._partitions = partitions
+        self._pause = lease_ms / 1000 / 3 if lease_ms else float("inf")
+        self._closed_at = float("-inf")
+
+    def tick(self, now: float) -> None:
+        """Close times as often as with a round of leases."""
+        if now - self._closed_at < self._pause:
+            return
+        self._closed_at = now
+        for partition in self._partitions():
+            if partition.leads_alone:
+                partition.closed_timestamp.close()
 
 
 class ClosedTimestamp:

@@ -93,6 +93,11 @@ class Replica(ReplicaState):
         self.upkeep = Upkeep(self, self.damage, self.pacer)
         self.roles.resume()
 
+    @property
+    def leads_alone(self) -> bool:
+        """Whether this replica leads, and nobody streams from it."""
+        return self.leads and not self.leading.streams
+
     # --- what parts ask for, by whoever does it --------------------------------------------------
 
     def _leader_asks(self) -> LeaderAsks:
