@@ -1,12 +1,13 @@
-"""A data node's process that is forked from one that has loaded everything.
+"""A process of the product that is forked from one that has loaded everything.
 
-What Python imports for a data node takes more than a second of a processor, and hundreds of tests
-need three of them. From the fork on it is what `python -m rezone.datanode` runs: a process with a
+What Python imports for a data node takes more than a second of a processor, for an operator two,
+and hundreds of tests need three of them. From the fork on it is what users run: a process with a
 pid, a log, an environment and an end of its own, that dies by SIGKILL as any other.
 """
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -16,16 +17,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _loaded = multiprocessing.get_context("forkserver")
-# It starts with the first node, and ends with this process.
-_loaded.set_forkserver_preload(["rezone.datanode.__main__"])
+_preloaded = ["rezone.datanode.__main__"]
+
+
+def load(module: str) -> None:
+    """Have a module loaded as well; what forks starts with the first process, and ends with us."""
+    _preloaded.append(module)
+    _loaded.set_forkserver_preload(_preloaded)
 
 
 class LoadedProcess:
-    """What tests do with a data node's process, by the names that `subprocess.Popen` has."""
+    """What tests do with a process, by the names that `subprocess.Popen` has.
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    It runs a function of a module, which returns its exit code. One thread at a time may ask for
+    its end.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        function: str,
+        arguments: Sequence[object],
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> None:
         """Start it; what it writes is appended to `log`."""
-        given = (list(arguments), dict(environment), str(log))
+        given = (module, function, list(arguments), dict(environment), str(log))
         self._process = _loaded.Process(target=_serve, args=given)
         self._process.start()
         assert self._process.pid is not None
@@ -53,13 +70,14 @@ class LoadedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _serve(arguments: list[str], environment: dict[str, str], log: str) -> None:
-    """Be a data node."""
-    from rezone.datanode.process import main  # noqa: PLC0415 - loaded before the fork
-
+def _serve(
+    module: str, function: str, arguments: list[object], environment: dict[str, str], log: str
+) -> None:
+    """Be the process."""
+    run = getattr(importlib.import_module(module), function)
     os.environ.clear()
     os.environ.update(environment)
     written = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     os.dup2(written, sys.stdout.fileno())
     os.dup2(written, sys.stderr.fileno())
-    sys.exit(main(arguments))
+    sys.exit(run(*arguments))

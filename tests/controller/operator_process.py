@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from crash_points import CrashPoint
+from loaded_process import LoadedProcess, load
 from operated_cluster import DEADLINE_SECONDS, ROOT, TestCluster, until
 
 from rezone.controller.process.main import EXIT_LEASE_LOST
@@ -32,6 +33,8 @@ EVERY_POINT = bool(os.environ.get("REZONE_SIMULATION_SEEDS"))
 ONLY_AFTER = {MigrationState.CLOSE_OLD_LEADER}
 """A life that ends before it is stored is followed by one that may pass it without a word: it has
 not heard of the old leader yet, and its zone stops what is left (RM-09)."""
+_OPERATOR = "rezone.controller.process.main"
+load(_OPERATOR)
 DYING_OPERATOR = Path(__file__).with_name("dying_operator.py")
 LOG_LINES = 15
 
@@ -70,7 +73,7 @@ class OperatorProcess:
         self.ended: list[int] = []
         self._env = environment_of(cluster, namespace, self.port) | environment
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: LoadedProcess | None = None
         self._keeper: threading.Thread | None = None
 
     def start(self) -> None:
@@ -80,16 +83,10 @@ class OperatorProcess:
         self._keeper = threading.Thread(target=self._keep, args=(process,), daemon=True)
         self._keeper.start()
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "rezone.cli.main", "operator"],
-                env=self._env,
-                stdout=log,
-                stderr=log,
-            )
+    def _spawn(self) -> LoadedProcess:
+        return LoadedProcess(_OPERATOR, "run_operator", (), self._env, self._log)
 
-    def _keep(self, process: subprocess.Popen[bytes]) -> None:
+    def _keep(self, process: LoadedProcess) -> None:
         while True:
             code = process.wait()
             with self._lock:
@@ -125,17 +122,18 @@ class OperatorProcess:
             return 0
         os.kill(process.pid, number)
         self._keeper.join(30)
-        if process.returncode is None:
+        if self._keeper.is_alive():
             os.kill(process.pid, signal.SIGKILL)
             self._keeper.join()
             raise AssertionError("the operator did not end on a signal")
-        return process.returncode
+        return process.wait()
 
     def signal(self, number: int) -> None:
         """Send a signal to the process as it runs now."""
         with self._lock:
             assert self._process is not None
-            self._process.send_signal(number)
+            with contextlib.suppress(ProcessLookupError):  # its keeper starts another one
+                os.kill(self._process.pid, number)
 
     @property
     def pid(self) -> int:

@@ -243,7 +243,9 @@ class ProcessNode:
         ]
         environment = {**os.environ, "PYTHONPATH": str(OPERATOR), **self.environment}
         if self.loaded:
-            self.process = LoadedProcess(arguments, environment, path)
+            self.process = LoadedProcess(
+                "rezone.datanode.process", "main", [arguments], environment, path
+            )
             return
         command = [sys.executable, "-m", self.module, *arguments]
         with path.open("ab") as log:
