@@ -1,5 +1,7 @@
 """The two processes of the product: the operator and the data node."""
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -11,7 +13,16 @@ def operator() -> None:
     """Run the operator; settings come from REZONE_* variables; a wrong one is named."""
     from rezone.controller.process.main import run_operator  # noqa: PLC0415 - see cli.main
 
-    raise SystemExit(run_operator())
+    raise SystemExit(run_operator(begin_again))
+
+
+def begin_again() -> None:
+    """Put another life of the operator in the place of this one, of which nothing is left.
+
+    A container that ends, as with each outage of the API server, is started again after a pause
+    that grows to five minutes.
+    """
+    os.execv(sys.executable, [sys.executable, "-m", "rezone.cli.main", "operator"])  # noqa: S606
 
 
 @click.command("data-node")

@@ -1,12 +1,13 @@
 """The operator process: get ready, wait for the Lease, lead, and end with the Lease.
 
-Losing the Lease ends the process at once and without clean-up: whatever it still believed is
+Losing the Lease ends this life at once and without clean-up: whatever it still believed is
 worthless, and data nodes refuse its epoch as soon as the next one has spoken.
 """
 
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 
 import structlog
 
@@ -36,8 +37,11 @@ LOOK_SECONDS_MAX = 0.5
 """How often a process that waits for the Lease looks at it, at the least."""
 
 
-def run_operator() -> int:
-    """Run until SIGTERM (0), or until the Lease is lost or watching fails (another number)."""
+def run_operator(begin_again: Callable[[], object] | None = None) -> int:
+    """Run until SIGTERM (0), or until the Lease is lost or watching fails (another number).
+
+    `begin_again` is called when the Lease is lost; the process ends if it returns.
+    """
     settings = CoordinatorSettings.from_environment()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
@@ -49,7 +53,7 @@ def run_operator() -> int:
             structlog.processors.JSONRenderer(),
         ],
     )
-    return asyncio.run(_main(settings))
+    return asyncio.run(_main(settings, begin_again))
 
 
 def trace_sink(settings: CoordinatorSettings) -> SpanSink | None:
@@ -78,8 +82,8 @@ def election_settings(lease_duration_seconds: int) -> ElectionSettings:
     )
 
 
-async def _main(settings: CoordinatorSettings) -> int:
-    process = OperatorProcess(settings, await connect())
+async def _main(settings: CoordinatorSettings, begin_again: Callable[[], object] | None) -> int:
+    process = OperatorProcess(settings, await connect(), begin_again)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stop)
@@ -89,8 +93,11 @@ async def _main(settings: CoordinatorSettings) -> int:
 class OperatorProcess:
     """One life of the operator: getting ready, election, then the coordinator, and the end."""
 
-    def __init__(self, settings: CoordinatorSettings, kube: Kube) -> None:
+    def __init__(
+        self, settings: CoordinatorSettings, kube: Kube, begin_again: Callable[[], object] | None
+    ) -> None:
         self._settings = settings
+        self._begin_again = begin_again
         self._exit_code = 0
         self._kube = kube
         self._loop = asyncio.get_running_loop()
@@ -168,5 +175,7 @@ class OperatorProcess:
         self._election.stop(above=epoch)
 
     def _lost(self) -> None:
-        log.error("lease lost, ending the process")
+        log.error("lease lost, nothing of this life goes on")
+        if self._begin_again is not None:
+            self._begin_again()
         os._exit(EXIT_LEASE_LOST)
