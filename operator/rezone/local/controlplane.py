@@ -40,10 +40,7 @@ _PORTS = list(range(20000, 32768))
 # the environment says otherwise.
 _GO_ENV = {"GOGC": "50"}
 _CONTROLLERS_NOT_NEEDED = (
-    "cloud-node-lifecycle-controller",
     "node-ipam-controller",
-    "node-route-controller",
-    "service-lb-controller",
     "certificatesigningrequest-signing-controller",
     "certificatesigningrequest-approving-controller",
     "persistentvolume-attach-detach-controller",
