@@ -40,7 +40,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     replica_lag_ms_max: int = 10_000
     replica_gone_ms_max: int = 500
     heartbeat_ms: int = 750
-    channel_silent_ms_max: int = 3_000
+    channel_silent_ms_max: int = 2_000
     reopen_ms_min: int = 500
     reopen_ms_max: int = 10_000
     disk_reserve_bytes: int = 64 << 20

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from rezone.domain.model.world import NodeView, ZoneView
-from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId
+from rezone.wire.messages import LeaderAndIsr, NodeId, PartitionId, ReplicaReport
 
 STEADY_SECONDS = 3.0
 """How long a node answers before what others do not hear of it counts: they connect again first."""
@@ -36,19 +36,42 @@ def followers(
     they count as those that do not hear it.
     """
     leader = view.nodes.get(record.leader)
-    stalled = leader is not None and not leader.reachable
-    said: dict[bool, set[NodeId]] = {True: set(), False: set()}
+    said = _said(view, partition, record)
+    hear = frozenset(node for node, report in said.items() if report.leader_heard)
+    stalled = all(said[node].leader_stalled for node in hear)
+    if leader is not None and not leader.reachable and stalled:
+        return frozenset[NodeId](), frozenset(said)
+    return hear, frozenset(said) - hear
+
+
+def _said(
+    view: ZoneView, partition: PartitionId, record: LeaderAndIsr
+) -> dict[NodeId, ReplicaReport]:
+    """Return what in-sync followers have just said that follow by this record."""
+    reports = {}
     for node in record.isr:
         seen = view.nodes.get(node)
         report = seen.replicas.get(partition) if seen is not None and seen.fresh else None
         if report is None or report.leader_heard is None or node == record.leader:
             continue
         if (report.leader, report.leader_epoch) == (record.leader, record.leader_epoch):
-            said[report.leader_heard].add(node)
-            stalled = stalled and (report.leader_stalled or not report.leader_heard)
-    if stalled:
-        return frozenset[NodeId](), frozenset(said[True] | said[False])
-    return frozenset(said[True]), frozenset(said[False])
+            reports[node] = report
+    return reports
+
+
+def is_alone(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now: datetime) -> bool:
+    """Return whether too few in-sync replicas hear a leader for it to commit, and will not soon.
+
+    Who has begun to answer the coordinator connects to its peers first: the leader, if it answers,
+    or else those that do not hear it.
+    """
+    said = _said(view, partition, record)
+    deaf = [node for node, report in said.items() if not report.leader_heard]
+    if len(record.isr) - len(deaf) >= view.min_in_sync:
+        return False
+    leader = view.nodes.get(record.leader)
+    connecting = [record.leader] if leader is not None and leader.fresh else deaf
+    return all(answers_steadily(view.nodes.get(node), now) for node in connecting)
 
 
 def is_led(view: ZoneView, partition: PartitionId, record: LeaderAndIsr) -> bool:

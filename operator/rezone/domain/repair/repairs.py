@@ -305,19 +305,19 @@ def failed_over(
 def _is_to_go(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now: datetime) -> bool:
     """Return whether another leader is to be chosen.
 
-    A leader that answers goes only when too few in-sync replicas hear it, and one that does not
-    stays for as long as others hear it: what a healthy quorum does is not undone by who cannot see
-    it (NW-02). Where nobody is known to be better off the operator may be the one that is cut off,
-    and waits twice as long when it suspects that.
+    At once when too few in-sync replicas hear it, and others could commit in its place. Apart from
+    that a leader that answers stays, and one that does not stays for as long as others hear it:
+    what a healthy quorum does is not undone by who cannot see it (NW-02). Where nobody is known to
+    be better off the operator may be the one that is cut off, and waits twice as long when it
+    suspects that.
     """
     leader = view.nodes.get(record.leader)
     if leader is None or leader.lost or has_failed(view, partition, record.leader):
         return True
-    hear, deaf = hearing.followers(view, partition, record)
     if not _lease_over(leader.unreachable_since, view, now):
-        alone = len(record.isr) - len(deaf) < view.min_in_sync
-        alone = alone and hearing.answers_steadily(leader, now)
+        alone = hearing.is_alone(view, partition, record, now)
         return alone and bool(_candidates(view, partition, record))
+    hear, deaf = hearing.followers(view, partition, record)
     if _candidates(view, partition, record):
         return bool(deaf) or not hear
     if hear or hearing.heard_by(view, record.leader):
