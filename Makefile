@@ -56,7 +56,7 @@ docs: env ## Build the documentation site into build/site, without a network
 	$(RUN) hack/docs_site.py
 
 lint: env
-	.venv/bin/ruff check .
+	.venv/bin/ruff check --no-cache . # it keeps what modules are ours, which changes with what folders have
 	.venv/bin/ruff format --check .
 
 types: env

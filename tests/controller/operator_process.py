@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Self
 
 from crash_points import CrashPoint
-from loaded_process import LoadedProcess, load
 from operated_cluster import DEADLINE_SECONDS, ROOT, TestCluster, until
 
+from loaded_process import LoadedProcess, load
 from rezone.controller.process.main import EXIT_LEASE_LOST
 from rezone.local.api import KubeApi
 from rezone.local.controlplane import free_ports

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-from loaded_process import LoadedProcess
 
+from loaded_process import LoadedProcess
 from rezone.controller.nodes.node_state import NodeState, request_after, with_answer
 from rezone.datanode.clock.checked_clock import CheckedClock
 from rezone.datanode.node.node import DataNode
