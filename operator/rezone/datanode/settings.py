@@ -43,7 +43,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     channel_silent_ms_max: int = 2_000
     reopen_ms_min: int = 500
     reopen_ms_max: int = 10_000
-    disk_reserve_bytes: int = 64 << 20
+    disk_reserve_bytes: int = 1 << 30
     disk_well_ms: int = 30_000
     fetch_bytes_max: int = 8 << 20
     frame_bytes_max: int = 1 << 20

@@ -205,7 +205,7 @@ def test_below_its_reserve_a_node_gives_way_and_takes_no_rows_but_serves_reads(
         c.watch()
         k = Client(c)
         k.put(P, {b"before": b"1"})
-        reserve = SETTINGS.disk_reserve_bytes
+        reserve = c.node(0).space.reserve
         for node in (0, 2):
             c.node(node).space._free = lambda _: reserve * 3 // 4
         c.until("it says so", lambda: c.call(0, ReportRequest(), NodeReport).disk)

@@ -101,7 +101,7 @@ def _disk(node: DataNode) -> Limit:
     except OSError:
         return Limit("disk", 0, 0)  # `failed_partitions` says what is wrong with the disk
     usable = found.f_blocks - found.f_bfree + found.f_bavail
-    most = usable * found.f_frsize - node.settings.disk_reserve_bytes
+    most = usable * found.f_frsize - node.space.reserve
     return Limit("disk", (usable - found.f_bavail) * found.f_frsize, most)
 
 
