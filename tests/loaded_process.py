@@ -18,6 +18,7 @@ from pathlib import Path
 
 _loaded = multiprocessing.get_context("forkserver")
 _preloaded = ["rezone.datanode.__main__"]
+_loaded.set_forkserver_preload(_preloaded)
 
 
 def load(module: str) -> None:
