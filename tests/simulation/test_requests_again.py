@@ -83,8 +83,9 @@ def test_a_new_primary_gets_the_rebalance_again() -> None:
         after = calls[calls.index(first) :]
         primary = next(
             a.state.leader
-            for request in records_to(after, first.node or 0)
-            for a in request.partitions
+            for call in after
+            if isinstance(call.request, NotifyLeaderAndIsr)
+            for a in call.request.partitions
             if a.state.leader_epoch > before.leader_epoch
         )
         assert primary in before.isr
