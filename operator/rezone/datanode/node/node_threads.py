@@ -69,7 +69,7 @@ class NodeThreads:
         self._look_at_disk = look_at_disk
         self._clock_bound_job = Job("clock bound", keep_bound)
         closed = ClosedAlone(partitions, settings.lease_ms)
-        self._duties = (hearing.tick, closed.tick, board.tick, reopening.tick, self._look)
+        self._ticking = (hearing, closed, board, reopening)
         self._wake = wake
         self._ticked_at = clock.monotonic()
         self._threads = [
@@ -109,7 +109,7 @@ class NodeThreads:
             now = self._ticked_at = self._clock.monotonic()
             self.lag.note(now - wanted)
             self._tick_each(now)
-            for duty in self._duties:
+            for duty in (*(each.tick for each in self._ticking), self._look):
                 with UNEXPECTED.surviving("tick of the node"):
                     duty(now)
             wanted = self._clock.monotonic() + interval
