@@ -206,9 +206,19 @@ def test_a_proposal_does_not_outlive_its_leader() -> None:
 
 
 @pytest.mark.proves("B-06")
-def test_a_failover_waits_for_the_lease_and_for_nothing_else() -> None:
+@pytest.mark.parametrize(
+    ("start", "least", "most"),
+    [
+        # Promises to it are over 2 s after its followers have heard it, up to 0.7 s before.
+        (THREE, 1.3, 3.0),
+        (Start(replicas=2), SETTINGS.leader_lease_seconds, SETTINGS.leader_lease_seconds + 3.0),
+    ],
+)
+def test_a_failover_waits_for_the_lease_and_for_nothing_else(
+    start: Start, least: float, most: float
+) -> None:
     """Nothing woke the operator when the lease was over, until it looked around by itself."""
-    with world_of(THREE) as world:
+    with world_of(start) as world:
         leader = world.checks.routes[0].leader
         times: list[float] = []
 
@@ -220,13 +230,11 @@ def test_a_failover_waits_for_the_lease_and_for_nothing_else() -> None:
             note(world)
 
         world.orders = [
-            Order(later(2.0), kill),
+            Order(later(5.0), kill),
             Order(lambda w: w.checks.routes[0].leader != leader, note),
         ]
         world.run(SECONDS_MAX)
-        waited = times[1] - times[0]
-        lease = SETTINGS.leader_lease_seconds
-        assert lease <= waited <= lease + 3.0
+        assert least <= times[1] - times[0] <= most
 
 
 def _proposal(world: World, leader: NodeId) -> IsrProposal | None:
