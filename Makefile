@@ -35,8 +35,9 @@ else
 	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,$(ROWS_AND_JOBS:%=tests/%))" "$(call without_long,tests/datanode)" "$(call without_long,tests/simulation)" "$(call without_long,$(call ignoring,controller datanode simulation $(ROWS_AND_JOBS)))"
 endif
 
+# CI has no time for the long simulations: they are every case of what make test runs a third of.
 test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark, the longest simulations
-	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long $(call ignoring,controller simulation)" "$(PYTEST) -m long tests/simulation"
+	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long $(call ignoring,controller simulation)" $(if $(CI),,"$(PYTEST) -m long tests/simulation")
 
 test-kubernetes: prepare ## Run the tests that need an API server on another version of Kubernetes: VERSION=1.37, built once
 	@REZONE_KUBERNETES_VERSION="$(VERSION)" python3 -m rezone.local.tools
