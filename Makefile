@@ -35,7 +35,7 @@ else
 	$(RUN) hack/beside.py "$(call without_long,tests/controller)" "$(call without_long,$(ROWS_AND_JOBS:%=tests/%))" "$(call without_long,tests/datanode)" "$(call without_long,tests/simulation)" "$(call without_long,$(call ignoring,controller datanode simulation $(ROWS_AND_JOBS)))"
 endif
 
-# CI has no time for the long simulations: they are every case of what make test runs a third of.
+# CI has no time for the long simulations; of some kinds it has the seeds of a storm alone.
 test-long: test-tools prepare checkers ## Run the tests that `make test` leaves out: processes killed in each state, large jobs of Spark, the longest simulations
 	$(RUN) hack/beside.py "$(PYTEST) -m long tests/controller" "$(PYTEST) -m long $(call ignoring,controller simulation)" $(if $(CI),,"$(PYTEST) -m long tests/simulation")
 
@@ -56,8 +56,9 @@ pages: env
 docs: env ## Build the documentation site into build/site, without a network
 	$(RUN) hack/docs_site.py
 
+# Ruff's cache keeps which modules are ours, and that changes with what folders have.
 lint: env
-	.venv/bin/ruff check --no-cache . # it keeps what modules are ours, which changes with what folders have
+	.venv/bin/ruff check --no-cache .
 	.venv/bin/ruff format --check .
 
 types: env

@@ -62,12 +62,16 @@ class Promise(NamedTuple):
     time: int = 0
 
 
+def round_seconds(lease_ms: int) -> float:
+    """Return how long after a round of leases the next one is due; without leases never."""
+    return lease_ms / 1000 / 3 if lease_ms else float("inf")
+
+
 class Rounds:
     """The leader's side of one channel: which requests are on their way, and since when."""
 
     def __init__(self, lease_ms: int, clock_drift_percent: int) -> None:
-        # Without leases nobody asks but reads.
-        self._pause = lease_ms / 1000 / 3 if lease_ms else float("inf")
+        self._pause = round_seconds(lease_ms)
         self._share = 1 - clock_drift_percent / 100
         self._numbers = itertools.count(1)
         self._open: OrderedDict[int, tuple[float, int]] = OrderedDict()

@@ -6,6 +6,7 @@ Concurrency: guarded by the partition's lock.
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from rezone.datanode.commit.lease import round_seconds
 from rezone.datanode.core.closed_timestamp import (
     Due,
     Event,
@@ -42,7 +43,7 @@ class ClosedAlone:
 
     def __init__(self, partitions: Callable[[], Iterable[Leading]], lease_ms: int) -> None:
         self._partitions = partitions
-        self._pause = lease_ms / 1000 / 3 if lease_ms else float("inf")
+        self._pause = round_seconds(lease_ms)
         self._closed_at = float("-inf")
 
     def tick(self, now: float) -> None:
