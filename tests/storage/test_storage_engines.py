@@ -2,8 +2,10 @@
 
 import collections
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -32,6 +34,10 @@ from rezone.wire.messages import EngineKind
 from simulation.nodes.file_engine import FileEngine
 
 ALL = 1 << 40
+FILES = 8
+"""Twice as many as RocksDB merges."""
+
+SETTLED_SECONDS = 0.5
 
 
 @pytest.fixture(params=[*ENGINES, "simulated"])
@@ -416,3 +422,42 @@ def test_a_disk_that_fails_while_it_is_closed_does_not_keep_it_open(tmp_path: Pa
     engine.close()
 
     RocksEngine(tmp_path / "engine", RocksSettings()).close()
+
+
+def settled(directory: Path) -> int:
+    """Return how many files of rows there are once their number is the same for a while."""
+    before, since = -1, monotonic()
+    while monotonic() - since < SETTLED_SECONDS:
+        if (now := len(list(directory.glob("*.sst")))) != before:
+            before, since = now, monotonic()
+        threading.Event().wait(0.02)
+    return before
+
+
+@pytest.mark.proves("NW-04")
+def test_files_are_merged_only_while_the_disk_has_room_for_it(tmp_path: Path) -> None:
+    """A merge would fill the disk, and again whenever the replica is opened after that."""
+    room = 0
+    settings = RocksSettings(has_room=lambda size: size <= room)
+
+    def fill(engine: Engine, first: int) -> None:
+        for number in range(first, first + FILES):
+            engine.apply([put(rid(row), number + 1, bytes(1024)) for row in range(20)], (), {})
+            engine.flush()
+
+    engine = open_engine(EngineKind.ROCKSDB, tmp_path, settings)
+    fill(engine, 0)
+    assert settled(tmp_path) == FILES, "merged without room"
+    engine.look_at_room()
+    assert settled(tmp_path) == FILES, "what is to be merged was not counted"
+    assert len(engine.scan_chains(b"", None, rows_max=ALL, bytes_max=ALL).keys) == 20 * FILES
+    room = 1 << 20
+    engine.look_at_room()
+    assert settled(tmp_path) < FILES, "not merged though there is room"
+    room = 0
+    fill(engine, FILES)
+    engine.look_at_room()
+    before = settled(tmp_path)
+    fill(engine, 2 * FILES)
+    assert settled(tmp_path) == before + FILES, "merged though room is over"
+    engine.close()

@@ -43,3 +43,13 @@ def test_a_volume_that_grows_has_its_reserve_again() -> None:
     total = 20 * GIB
     assert space.look(LOOK_SECONDS)
     assert space.short
+
+
+@pytest.mark.proves("NW-04")
+def test_room_for_merges_is_what_is_free_above_what_refuses_rows() -> None:
+    """A merge would take the room that handovers and truncation need."""
+    space = DiskSpace(SystemClock(), Path("/"), GIB, lambda _: GIB, lambda _: 100 * GIB)
+    assert space.has_room(2 * GIB), "what nobody has looked at stops nothing"
+    space.look(0.0)
+    assert space.has_room(GIB // 2)
+    assert not space.has_room(GIB // 2 + 1)

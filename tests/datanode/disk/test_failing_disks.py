@@ -21,6 +21,7 @@ import pytest
 from replica_cluster import Client, Coordinator, cluster
 
 from rezone.datanode.node.node import DataNode
+from rezone.datanode.replica.replica import Replica
 from rezone.datanode.settings import NodeSettings
 from rezone.domain.routing import route_leaders
 from rezone.storage.disk import syncing
@@ -31,6 +32,7 @@ P = 0
 NODES = (0, 1, 2)
 SETTINGS = NodeSettings(reconnect_ms_max=200, reopen_ms_min=50, reopen_ms_max=500, lease_ms=500)
 CONFIG = ZoneConfig(zone="t", zone_uid="uid-test", partitions=1, replicas=3, min_in_sync_replicas=2)
+ALONE = ZoneConfig(zone="t", zone_uid="uid-test", partitions=1, replicas=1)
 
 
 class BadDisk:
@@ -178,8 +180,7 @@ def test_after_a_failed_sync_only_what_was_durable_before_counts(
 ) -> None:
     """The kernel may have dropped what it could not write, and later syncs say that all is well."""
     disk = BadDisk(tmp_path / "node0", errno.EIO, writes=False)
-    alone = ZoneConfig(zone="t", zone_uid="uid-test", partitions=1, replicas=1)
-    with patched(disk, monkeypatch), cluster(tmp_path, 1, settings=SETTINGS, config=alone) as c:
+    with patched(disk, monkeypatch), cluster(tmp_path, 1, settings=SETTINGS, config=ALONE) as c:
         c.create(P, (0,))
         k = Client(c)
         k.put(P, {b"durable": b"1"})
@@ -221,6 +222,32 @@ def test_below_its_reserve_a_node_gives_way_and_takes_no_rows_but_serves_reads(
         for node in (0, 2):
             c.node(node).space._free = lambda _: reserve * 2
         c.until("all are in sync again", lambda: all_in_sync(c))
+
+
+def merges(replica: Replica) -> bool:
+    """Whether the engine of a replica merges its files by itself."""
+    engine: Any = replica.store.engine
+    return bool(engine._merging)
+
+
+@pytest.mark.proves("NW-04")
+def test_a_replica_merges_its_files_by_the_room_of_the_node(tmp_path: Path) -> None:
+    """One whose merge has filled the disk would fail each time it is opened, and serve no reads."""
+    with cluster(tmp_path, 1, settings=SETTINGS, config=ALONE) as c:
+        c.create(P, (0,))
+        space, before = c.node(0).space, c.replica(0)
+        assert merges(before)
+        space._free = lambda _: 0
+        c.until("it has looked", lambda: not space.has_room(0))
+        before.upkeep.keep_house()
+        assert not merges(before)
+        before.fail(OSError(errno.ENOSPC, "ENOSPC"))
+        c.until("it is open again", lambda: c.replica(0) is not before)
+        assert not merges(c.replica(0))
+        space._free = lambda _: 1 << 40
+        c.until("it has looked again", lambda: space.has_room(1 << 30))
+        c.replica(0).upkeep.keep_house()
+        assert merges(c.replica(0))
 
 
 def test_a_replica_that_is_opened_again_commits_above_all_times_it_was_read_at(

@@ -4,7 +4,8 @@ At the reserve it says so. Its leaders hand over as if it were to stop, and lead
 on its replicas no longer; all of that is written from the reserve. Below half of it the node takes
 no more rows. Reads, handovers, truncation and growing of the volume go on. When there is a quarter
 more than the reserve, all is as before, without a restart. The engine needs room to become smaller:
-a compaction writes what it has merged before it deletes that.
+a merge of files writes what it has merged before it deletes that, and so does not begin where that
+would take what is kept.
 
 Concurrency: `look` is called by one thread, the rest by any.
 """
@@ -80,6 +81,11 @@ class DiskSpace:
         """Return whether less than the reserve and so many bytes more was free at the last look."""
         known = self._look_at > float("-inf")
         return known and self.free < self.reserve + bytes_more
+
+    def has_room(self, bytes_more: int) -> bool:
+        """Return whether so many bytes more would leave enough to take rows, at the last look."""
+        known = self._look_at > float("-inf")
+        return not known or self.free >= self.reserve * _REFUSAL_SHARE + bytes_more
 
     @property
     def why(self) -> str:

@@ -187,6 +187,7 @@ class DataNode:
         make_directory(self._directory)
         self.zone.open(self._directory)
         self.open_bound(self._directory)
+        self.space.look(self.clock.monotonic())  # before replicas are opened, which go by it
         if self.zone.configured:
             self.replicas.open_found()
         for partition in self.partitions():

@@ -152,7 +152,7 @@ class Replicas:
             engine=zone.engine,
             table=zone.table,
             sync_times=self._host.sync_times,
-            rocks=self._memory.rocks_settings(self._config.rocks),
+            rocks=self._memory.rocks_settings(self._config.rocks, self._host.space.has_room),
             transaction_seconds_max=settings.transaction_ms_max / 1000,
             open_intents=self._memory.open_intents,
             ended_transactions=self._memory.ended_transactions,

@@ -46,7 +46,7 @@ class Upkeep:
         )
 
     def keep_house(self) -> None:
-        """Trim the log, estimate the size."""
+        """Trim the log, estimate the size; have files merged while there is room."""
         replica = self._replica
         if replica.closed or replica.failure or self._damage.given_up:
             return
@@ -57,6 +57,7 @@ class Upkeep:
         )
         replica.store.trim(retained, keep_from if floor is None else min(keep_from, floor))
         replica.store.outgoing.expire()
+        replica.store.engine.look_at_room()
         sizes = replica.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
         held = floor is not None and floor <= replica.store.log_start

@@ -211,6 +211,12 @@ class Engine(Protocol):
         Without locks that readers need.
         """
 
+    def look_at_room(self) -> None:
+        """Begin no work that the disk has no room for, or go on with it; called now and then.
+
+        OSError when the disk refuses that as well.
+        """
+
     def memory_bytes(self) -> int:
         """Return about how much memory of its own the engine takes."""
 

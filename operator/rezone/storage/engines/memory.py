@@ -196,6 +196,9 @@ class MemoryEngine:
     def make_room(self) -> None:
         """Do nothing: all rows are in memory."""
 
+    def look_at_room(self) -> None:
+        """Do nothing: nothing is on the disk."""
+
     def memory_bytes(self) -> int:
         """Return about how much memory the versions take."""
         return self._bytes + self._versions * _OVERHEAD_BYTES

@@ -38,7 +38,7 @@ from rezone.storage.engines.base import (
     time_of,
     time_suffix,
 )
-from rezone.storage.engines.rocks_settings import RocksSettings, options_of
+from rezone.storage.engines.rocks_settings import MERGE_BYTES_MAX, RocksSettings, options_of
 from rezone.wire.errors import CorruptionError, NotReadyError
 
 _log = structlog.get_logger()
@@ -65,7 +65,12 @@ class RocksEngine:
     file_format = FILE_FORMAT
 
     def __init__(self, directory: Path, settings: RocksSettings) -> None:
+        self._has_room = settings.has_room
+        # One merge that fills the disk makes RocksDB refuse all writes until it is opened again,
+        # and then the same merge would begin.
+        self._merging = settings.has_room(MERGE_BYTES_MAX)
         self.options = options_of(settings)
+        self.options.set_disable_auto_compactions(not self._merging)
         self.on_damage: OnDamage = lambda _: None
         self._directory = directory
         if any(directory.glob("*.sst")) and not (directory / _CURRENT_FILE).exists():
@@ -259,6 +264,16 @@ class RocksEngine:
         """Have room in the memory that all engines share."""
         if self._resources is not None:
             self._resources.make_room()
+
+    def look_at_room(self) -> None:
+        """Merge files only while the disk has room for what is to be merged."""
+        pending = self._property("rocksdb.estimate-pending-compaction-bytes")
+        merging = self._has_room(min(pending, MERGE_BYTES_MAX))
+        if merging == self._merging:
+            return
+        with self._reading():
+            self._db.set_options({"disable_auto_compactions": str(not merging).lower()})
+        self._merging = merging
 
     def unflushed_bytes(self, *, flushing: bool = True) -> int:
         """Return the memory of memtables, of those being flushed too or not; 0 once closed."""
