@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 
 from e2e.chaos.fault import Fault
-from e2e.chaos.world import NODES, ZONE, World
+from e2e.chaos.world import NODES, ZONE, ZONE_PATH, World
 from rezone.cli.demo.cluster import NAMESPACE
 from rezone.cli.demo.manifests import migration
 
-_ZONE_PATH = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}/distributionzones/{ZONE}"
 _TASKS_PATH = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}/rebalancetasks"
 
 
@@ -90,7 +89,7 @@ class Cancelled(Fault):
 def scaled(world: World) -> Fault:
     """Return the change to one data node more."""
     counts = [{"dataNodes": {"count": count}} for count in (NODES + 1, NODES)]
-    return Patched(world, _ZONE_PATH, *counts)
+    return Patched(world, ZONE_PATH, *counts)
 
 
 def drained(world: World, rng: random.Random) -> Fault:
@@ -102,4 +101,4 @@ def drained(world: World, rng: random.Random) -> Fault:
 def resharded(world: World) -> Fault:
     """Return the change to half as many partitions again."""
     counts = [{"partitions": count} for count in (world.partitions * 3 // 2, world.partitions)]
-    return Patched(world, _ZONE_PATH, *counts)
+    return Patched(world, ZONE_PATH, *counts)

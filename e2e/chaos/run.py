@@ -55,7 +55,8 @@ async def until_whole(world: World, limit_seconds: float) -> Healed:
     """Return when all was whole, and stayed so; or what is not, when the time is over.
 
     Whole: the zone is Ready with all replicas in sync, no task, no migration and no pod that is
-    not ready, and every client is served at every partition.
+    not ready, and every client is served at every partition. Who has cancelled a re-sharding that
+    the storm's end asks for does meanwhile what the zone tells them to do.
     """
     begun, known = time.monotonic(), len(world.histories.ended())
     since: float | None = None
@@ -65,6 +66,7 @@ async def until_whole(world: World, limit_seconds: float) -> Healed:
         unserved = _not_served(world, world.histories.ended()[known:], begun)
         if served is None and not unserved:
             served = now - begun
+        await _asked_again(world)
         missing = unserved + await _missing(world)
         if missing:
             since = None
@@ -75,6 +77,11 @@ async def until_whole(world: World, limit_seconds: float) -> Healed:
         if now - begun > limit_seconds + (STEADY_SECONDS if since is not None else 0):
             return Healed(served, None, missing or ["it was whole for a moment only"])
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def _asked_again(world: World) -> None:
+    with contextlib.suppress(ApiError, OSError, LookupError):
+        await world.ask_again()
 
 
 async def _missing(world: World) -> list[str]:

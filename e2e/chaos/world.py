@@ -30,6 +30,7 @@ from rezone.wire.errors import RezoneError
 from rezone.wire.messages import LeaderAndIsr, PartitionId
 
 ZONE = "chaos"
+ZONE_PATH = f"/apis/rezone.dev/v1alpha1/namespaces/{NAMESPACE}/distributionzones/{ZONE}"
 REPLICAS = 3
 NODES = 5
 PORT = 7400
@@ -279,6 +280,22 @@ class World:
         found += await self._work("regionmigrations", TERMINAL_MIGRATION_STATES)
         found += await self._replicas(zone["spec"]["partitions"])
         return found + await self._pods(zone["spec"]["dataNodes"]["count"])
+
+    async def ask_again(self) -> None:
+        """Ask once more for the partitions of the start where that was cancelled, as the zone says.
+
+        One step a call: `spec.partitions` becomes what the zone has, and then what it had first.
+        """
+        zone = await self.zone()
+        asked = zone["spec"]["partitions"]
+        keys = (zone.get("status") or {}).get("assignments") or {}
+        if asked == keys.get("cancelledPartitions") == self.partitions:
+            await self._ask_for(len(await self.routes()))
+        elif asked != self.partitions and not keys.get("cancelledPartitions"):
+            await self._ask_for(self.partitions)
+
+    async def _ask_for(self, partitions: int) -> None:
+        await self.cluster.api.patch(ZONE_PATH, {"spec": {"partitions": partitions}})
 
     async def waits(self) -> list[str]:
         """Return what the operator says is not over, and what each waits for."""

@@ -22,6 +22,7 @@ from e2e.chaos.shim import FIELDS, Control, build_shim, environment
 from e2e.chaos.shimmed import syncs_slow
 from e2e.chaos.soak import round_of, soak_cases
 from e2e.chaos.storm import AT_ONCE_MAX, plan
+from e2e.chaos.world import ZONE, ZONE_PATH, World
 from e2e.kind.places import default_places
 
 pytestmark = pytest.mark.proves("NW-07")
@@ -278,3 +279,40 @@ def test_a_cut_bites_those_that_it_names_until_it_heals() -> None:
     assert cut[:2] == again[:2] == [False, True]
     assert healed[:2] == at_rest[:2] == [True, True]
     assert 0 < cut[2] <= healed[2] < again[2] <= at_rest[2]
+
+
+async def test_who_cancelled_a_re_sharding_asks_for_it_again(tmp_path: Path) -> None:
+    """The zone would wait for that for good, and a soak for the zone."""
+    zone: dict[str, Any] = {"spec": {"partitions": 8}, "status": {"assignments": {}}}
+    asked: list[int] = []
+
+    class Api:
+        async def patch(self, path: str, change: dict[str, Any]) -> None:
+            assert path == ZONE_PATH
+            zone["spec"] |= change["spec"]
+            asked.append(change["spec"]["partitions"])
+
+    class Cluster:
+        api = Api()
+
+        async def own(self, plural: str, name: str) -> dict[str, Any]:
+            assert (plural, name) == ("distributionzones", ZONE)
+            return zone
+
+        async def routes(self, name: str) -> tuple[None, ...]:
+            assert name == ZONE
+            return (None,) * 12
+
+    cluster: Any = Cluster()
+    world = World(cluster, tmp_path, tmp_path, 8)
+    await world.ask_again()
+    assert not asked
+    zone["status"]["assignments"]["cancelledPartitions"] = 8
+    for _ in range(2):
+        # The operator has not seen the first change when it is looked at again.
+        await world.ask_again()
+        assert asked == [12]
+    del zone["status"]["assignments"]["cancelledPartitions"]
+    for _ in range(2):
+        await world.ask_again()
+        assert asked == [12, 8]
