@@ -437,7 +437,7 @@ def settled(directory: Path) -> int:
 @pytest.mark.proves("NW-04")
 def test_files_are_merged_only_while_the_disk_has_room_for_it(tmp_path: Path) -> None:
     """A merge would fill the disk, and again whenever the replica is opened after that."""
-    room = 0
+    room = -1
     settings = RocksSettings(has_room=lambda size: size <= room)
 
     def fill(engine: Engine, first: int) -> None:
@@ -448,13 +448,14 @@ def test_files_are_merged_only_while_the_disk_has_room_for_it(tmp_path: Path) ->
     engine = open_engine(EngineKind.ROCKSDB, tmp_path, settings)
     fill(engine, 0)
     assert settled(tmp_path) == FILES, "merged without room"
+    room = 0
     engine.look_at_room()
     assert settled(tmp_path) == FILES, "what is to be merged was not counted"
     assert len(engine.scan_chains(b"", None, rows_max=ALL, bytes_max=ALL).keys) == 20 * FILES
     room = 1 << 20
     engine.look_at_room()
     assert settled(tmp_path) < FILES, "not merged though there is room"
-    room = 0
+    room = -1
     fill(engine, FILES)
     engine.look_at_room()
     before = settled(tmp_path)

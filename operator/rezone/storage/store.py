@@ -375,6 +375,10 @@ class PartitionStore:
         bytes_max = _OLDER_FILE_FACTOR * self._config.log_segment_bytes + _OLDER_FILE_BYTES
         return self._log.receive_older(begin, bytes_max)
 
+    def log_bytes_from(self, offset: int) -> int:
+        """Return about how many bytes the log has from an offset on."""
+        return self._log.bytes_from(offset)
+
     def trimmable(self, retention_bytes: int) -> int:
         """Return the offset to which so many bytes of log would be trimmed."""
         return self._log.trimmable(retention_bytes)

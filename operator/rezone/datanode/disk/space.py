@@ -4,8 +4,7 @@ At the reserve it says so. Its leaders hand over as if it were to stop, and lead
 on its replicas no longer; all of that is written from the reserve. Below half of it the node takes
 no more rows. Reads, handovers, truncation and growing of the volume go on. When there is a quarter
 more than the reserve, all is as before, without a restart. The engine needs room to become smaller:
-a merge of files writes what it has merged before it deletes that, and so does not begin where that
-would take what is kept.
+a merge of files writes what it has merged before it deletes that, so none begins below half of it.
 
 Concurrency: `look` is called by one thread, the rest by any.
 """

@@ -103,11 +103,9 @@ class NodeMemory:
         # The other half is shared by partitions.
         self.ended_transactions = Tally(settings.ended_transactions_bytes_max // 2)
 
-    def rocks_settings(
-        self, settings: RocksSettings, has_room: Callable[[int], bool]
-    ) -> RocksSettings:
-        """Return the settings with the memory, and the disk, that all engines of the node share."""
-        return msgspec.structs.replace(settings, resources=self.rocks, has_room=has_room)
+    def rocks_settings(self, settings: RocksSettings) -> RocksSettings:
+        """Return the settings with the memory that all engines of the node share."""
+        return msgspec.structs.replace(settings, resources=self.rocks)
 
     def share(self, partitions: Sequence[Replica]) -> None:
         """Give each partition an even part of the memory that it is to have in any case."""

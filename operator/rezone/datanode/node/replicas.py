@@ -16,6 +16,7 @@ import structlog
 from rezone.datanode.node.memory import NodeMemory
 from rezone.datanode.replica.host import Host
 from rezone.datanode.replica.replica import Replica
+from rezone.storage.engines.rocks_settings import RocksSettings
 from rezone.storage.state.meta import MetaFile, PartitionMeta
 from rezone.storage.store import PartitionStore
 from rezone.storage.store_config import StoreConfig
@@ -28,7 +29,7 @@ from rezone.wire.errors import (
     StaleEpochError,
     UnknownPartitionError,
 )
-from rezone.wire.messages import Fence, PartitionId, ZoneConfig
+from rezone.wire.messages import DiskTrouble, Fence, PartitionId, ZoneConfig
 
 _log = structlog.get_logger(__name__)
 
@@ -129,7 +130,15 @@ class Replicas:
                     return None
             durable_end = replica.abandon()
             floor = replica.write_clock.floor
-            return self._make(number, learner=False, durable_end=durable_end, time_floor=floor)
+            full = replica.failing.disk is DiskTrouble.FULL
+            return self._make(
+                number, learner=False, durable_end=durable_end, time_floor=floor, merging=not full
+            )
+
+    def _rocks_settings(self, *, merging: bool) -> RocksSettings:
+        shared = self._memory.rocks_settings(self._config.rocks)
+        has_room = self._host.space.has_room
+        return msgspec.structs.replace(shared, has_room=has_room, merging=merging)
 
     def _opening_of(self, partition: PartitionId) -> threading.Lock:
         """Return what is held while a replica is opened or deleted: there is one directory."""
@@ -143,8 +152,12 @@ class Replicas:
         learner: bool,
         durable_end: int | None = None,
         time_floor: int = 0,
+        merging: bool = True,
     ) -> Replica:
-        """Open a replica; `durable_end`: after a failure, up to where its log is to be trusted."""
+        """Open a replica; `durable_end`: after a failure, up to where its log is to be trusted.
+
+        Not `merging`: it has failed for want of space.
+        """
         zone, settings = self._host.config, self._host.settings
         config = msgspec.structs.replace(
             self._config,
@@ -152,7 +165,7 @@ class Replicas:
             engine=zone.engine,
             table=zone.table,
             sync_times=self._host.sync_times,
-            rocks=self._memory.rocks_settings(self._config.rocks, self._host.space.has_room),
+            rocks=self._rocks_settings(merging=merging),
             transaction_seconds_max=settings.transaction_ms_max / 1000,
             open_intents=self._memory.open_intents,
             ended_transactions=self._memory.ended_transactions,

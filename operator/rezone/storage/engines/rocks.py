@@ -68,7 +68,7 @@ class RocksEngine:
         self._has_room = settings.has_room
         # One merge that fills the disk makes RocksDB refuse all writes until it is opened again,
         # and then the same merge would begin.
-        self._merging = settings.has_room(MERGE_BYTES_MAX)
+        self._merging = settings.merging and settings.has_room(0)
         self.options = options_of(settings)
         self.options.set_disable_auto_compactions(not self._merging)
         self.on_damage: OnDamage = lambda _: None
@@ -266,9 +266,9 @@ class RocksEngine:
             self._resources.make_room()
 
     def look_at_room(self) -> None:
-        """Merge files only while the disk has room for what is to be merged."""
+        """Stop merging files without room on the disk; go on when what is to be merged fits."""
         pending = self._property("rocksdb.estimate-pending-compaction-bytes")
-        merging = self._has_room(min(pending, MERGE_BYTES_MAX))
+        merging = self._has_room(0 if self._merging else min(pending, MERGE_BYTES_MAX))
         if merging == self._merging:
             return
         with self._reading():

@@ -97,7 +97,8 @@ class RocksSettings(msgspec.Struct, frozen=True, kw_only=True):
     `manifest_bytes_max`: how long the list of all changes of files gets, 0.2 KiB a flush, until
     RocksDB begins another one with what is there then, 0.1 KiB a file. Opening reads it and a
     checkpoint copies it, both with the interpreter lock held: 5 and 0.7 ms a mebibyte.
-    `has_room` says whether the disk has room for a merge of so many bytes.
+    `has_room` says whether the disk has room for so many bytes more. Not `merging`: the last merge
+    of files has filled the disk, and none begins until what is to be merged fits.
     """
 
     write_buffer_bytes: int = 64 << 20
@@ -106,6 +107,7 @@ class RocksSettings(msgspec.Struct, frozen=True, kw_only=True):
     manifest_bytes_max: int = 1 << 20
     resources: RocksResources | None = None
     has_room: Callable[[int], bool] = _always
+    merging: bool = True
 
 
 def options_of(settings: RocksSettings) -> rocksdict.Options:

@@ -238,6 +238,11 @@ def header_at(data: pa.Buffer | bytes, position: int) -> EntryHeader | None:
     return EntryHeader._make(HEADER.unpack_from(data, position))
 
 
+def is_sound(header: EntryHeader, raw: pa.Buffer | bytes) -> bool:
+    """Return whether the bytes of one entry, its header among them, match its checksum."""
+    return bool(google_crc32c.value(raw[_CHECKED_FROM:]) == header.crc)
+
+
 def iter_entries(data: bytes | memoryview | pa.Buffer) -> Iterator[Entry]:
     """Yield the whole entries in `data`, each checked; `CorruptionError` at the first bad one.
 
@@ -252,7 +257,7 @@ def iter_entries(data: bytes | memoryview | pa.Buffer) -> Iterator[Entry]:
         ):
             raise CorruptionError(f"no whole log entry at byte {position} of {buffer.size}")
         raw = buffer.slice(position, header.length)
-        if google_crc32c.value(raw.slice(_CHECKED_FROM)) != header.crc:
+        if not is_sound(header, raw):
             raise CorruptionError(f"checksum of the log entry at byte {position} does not match")
         if expected is not None and header.base_offset != expected:
             raise CorruptionError(f"entry at {header.base_offset}, expected {expected}")

@@ -111,6 +111,11 @@ class PartitionLog:
         with self._lock:
             return sum(segment.size for segment in self._segments)
 
+    def bytes_from(self, offset: int) -> int:
+        """Return the bytes of the files that have entries from an offset on."""
+        with self._lock:
+            return sum(segment.size for segment in self._segments if segment.end > offset)
+
     @property
     def memory_bytes(self) -> int:
         """The bytes of recent entries held in memory."""
