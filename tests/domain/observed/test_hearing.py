@@ -191,6 +191,23 @@ def test_a_takeover_goes_on_without_a_leader_that_only_others_than_its_followers
         ] == ([1] if leader else [])
 
 
+@pytest.mark.proves("NW-02", "B-06")
+@pytest.mark.parametrize("second_hears", [False, True])
+def test_a_takeover_goes_on_at_once_without_a_leader_that_too_few_hear(second_hears: bool) -> None:
+    """Writes would wait for the coordinator's lease because a leader was about to be moved."""
+    authorized = route_leaders.authorize_takeover(record(), 1, 1)
+    assert isinstance(authorized, LeaderAndIsr)
+    said = {1: False, 2: second_hears}
+    found = world(said, {0: 1.0}, hears=without((0, 1), (0, 2)), routes=[authorized])
+    changes = [
+        change.state.leader
+        for effect in handovers(found.view(), NOW)
+        if isinstance(effect, ChangeRoutes)
+        for change in effect.changes
+    ]
+    assert changes == ([] if second_hears else [1])
+
+
 @pytest.mark.proves("NW-03")
 def test_one_that_hears_is_not_enough_both_must() -> None:
     """A link that lets frames pass one way would count, and nothing would be acknowledged."""

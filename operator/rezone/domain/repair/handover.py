@@ -33,13 +33,12 @@ from rezone.domain.model.world import (
 from rezone.domain.observed.hearing import followers, heard_by
 from rezone.domain.observed.leader_transfer import LeaderTransfer, authorization
 from rezone.domain.observed.readiness import is_close, node_is_gone, wants_comparison
-from rezone.domain.repair.repairs import failed_over
+from rezone.domain.repair.repairs import failed_over, is_to_go
 from rezone.domain.routing import route_leaders
 from rezone.wire.messages import (
     LeaderAndIsr,
     NodeId,
     PartitionId,
-    ReplicaReport,
 )
 
 AT_ONCE_MAX = 64
@@ -167,7 +166,7 @@ class _Handovers:
         new, old = transfer.new, transfer.old
         if transfer.leads:
             self._change(partition, record, transfer.complete)
-        elif self._lost(partition, record, old) and not view.hands_off:
+        elif not view.hands_off and is_to_go(view, partition, record, self._now):
             self._change(partition, record, lambda r: failed_over(view, partition, r) or r)
         elif old is None and self._is_heard(partition, record):
             return  # told nothing it would stand still: it serves as it is
@@ -184,14 +183,6 @@ class _Handovers:
                 self._calls.append(transfer.ask_candidate())
         elif not transfer.handing_over:
             self._calls.append(transfer.ask_source())
-
-    def _lost(
-        self, partition: PartitionId, record: LeaderAndIsr, report: ReplicaReport | None
-    ) -> bool:
-        """Whether a leader is away, or can write no more and will end nothing."""
-        away = node_is_gone(self._view, record.leader, self._now)
-        failed = report is not None and report.failed
-        return failed or (away and not self._is_heard(partition, record))
 
     def _is_heard(self, partition: PartitionId, record: LeaderAndIsr) -> bool:
         """Whether data nodes hear a leader: its in-sync followers, or where none says, any."""

@@ -274,7 +274,7 @@ def _settled(view: ZoneView, record: LeaderAndIsr) -> LeaderAndIsr | None:
 def _failed_over(
     view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now: datetime
 ) -> LeaderAndIsr | None:
-    if view.hands_off or not _is_to_go(view, partition, record, now):
+    if view.hands_off or not is_to_go(view, partition, record, now):
         return None
     if record.next_leader is not None and record.next_leader in able_to_lead(view, partition):
         # An authorized takeover is brought to its end by its migration, which knows how far it has
@@ -302,7 +302,7 @@ def failed_over(
     )
 
 
-def _is_to_go(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now: datetime) -> bool:
+def is_to_go(view: ZoneView, partition: PartitionId, record: LeaderAndIsr, now: datetime) -> bool:
     """Return whether another leader is to be chosen.
 
     At once when too few in-sync replicas hear it, and others could commit in its place. Apart from
