@@ -191,6 +191,13 @@ CASES = (
         {**NODE, "limit": "connections"},
     ),
     gauge("RezoneLogKept", series(FULL, limit="partition_log"), (0.8, 1.2), NODE, WARNING),
+    gauge(
+        "RezoneFeedBehind",
+        series("rezone_data_node_feed_saturation_ratio", feed="billing"),
+        (0.8, 0.9),
+        {**ZONE, "feed": "billing"},
+        WARNING,
+    ),
     gauge("RezoneDiskNearlyFull", series(FULL, limit="disk"), (0.85, 0.9), NODE, WARNING),
     Case(
         "RezoneDiskFillsUp",
@@ -290,7 +297,7 @@ def test_rules_group_by_labels_that_series_have(helm: str) -> None:
     """An alert would not say which data node it is about: a label that is not there is empty."""
     (monitor,) = of_kind(chart(helm, "podMonitor.enabled=true"), "PodMonitor")
     target = {re.sub(r"\W", "_", label) for label in monitor["spec"]["podTargetLabels"]}
-    of_metrics = {"le", "operation", "limit", "reason", "kind", "state"}
+    of_metrics = {"feed", "le", "operation", "limit", "reason", "kind", "state"}
     for rule in rules():
         for names in re.findall(r"by \((.*?)\)", rule["expr"]):
             assert {*names.split(", ")} <= target | of_metrics | {"namespace"}, rule["alert"]

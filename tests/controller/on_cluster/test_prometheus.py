@@ -185,7 +185,9 @@ async def test_each_query_of_panels_alerts_and_runbooks_has_an_answer(
     cluster: TestCluster, api: KubeApi, operator: OperatorProcess, tmp_path: Path
 ) -> None:
     """An empty panel looks like peace, and an alert on nothing never fires."""
-    zone = await make_zone(cluster, api, NAMESPACE, ZONE, ("worker-1", "worker-2", "worker-3"))
+    workers = ("worker-1", "worker-2", "worker-3")
+    feeds = [{"name": "billing"}]
+    zone = await make_zone(cluster, api, NAMESPACE, ZONE, workers, feeds=feeds)
     configured = configuration(zone, operator.port)
 
     def look() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rezone.datanode.state.feed_floor import Acknowledged, feed_floor
+from rezone.datanode.state.feed_floor import Acknowledged, feed_floor, feed_share
 from rezone.wire.errors import SnapshotExpiredError
 from rezone.wire.messages import FeedLimits
 
@@ -18,6 +18,11 @@ class Log:
     """A log from offset 100 to 200 whose entry at each offset is of that second; a byte each."""
 
     log_start = 100
+    log_end = 200
+
+    def log_bytes_from(self, offset: int) -> int:
+        """Return the bytes behind an offset."""
+        return 200 - offset
 
     def offset_after(self, time: int) -> int:
         """Return where later entries begin."""
@@ -58,6 +63,28 @@ def test_the_log_stays_from_the_lowest_floor_on(
     times = {name: time * SECOND for name, time in acknowledged.items()}
     seconds = None if now is None else now * SECOND
     assert feed_floor(feeds, times, Log(), seconds) == floor
+
+
+@pytest.mark.proves("CF-04")
+@pytest.mark.parametrize(
+    ("limits", "acknowledged", "now", "share"),
+    [
+        ((200, 1000), 199, 10_000, 0.0),  # nothing is behind, however long ago that is
+        ((200, 1000), 149, 199, 0.25),  # by bytes
+        ((200, 100), 149, 199, 0.5),  # by age
+        ((200, 100), 149, None, 0.25),  # the time is not known
+        ((200, 100), None, 10_000, 0.5),  # told nothing: all of the log
+        ((20, 1000), 149, 199, 1.0),
+        ((200, 1000), 50, 199, 1.0),  # the log begins behind it
+    ],
+)
+def test_how_near_a_feed_is_to_its_limits(
+    limits: tuple[int, int], acknowledged: int | None, now: int | None, share: float
+) -> None:
+    """Nobody would know of a feed that stands still until its log is gone."""
+    at = None if acknowledged is None else acknowledged * SECOND
+    seconds = None if now is None else now * SECOND
+    assert feed_share(FeedLimits("a", *limits), at, Log(), seconds) == pytest.approx(share)
 
 
 def test_an_acknowledgement_only_rises_and_goes_with_its_feed() -> None:

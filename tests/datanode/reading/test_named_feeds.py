@@ -13,6 +13,7 @@ from test_changes import KEYS, Changes, add, client, write_round
 
 from rezone.client import FeedTokenError, TableClient
 from rezone.datanode.disk.space import DiskSpace
+from rezone.datanode.observing.diskmetrics import DiskCollector
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import ConflictError, FeedTruncatedError
 from rezone.wire.messages import FeedLimits, PullSnapshot, ReadOlderLog, StopReplica, ZoneConfig
@@ -190,6 +191,10 @@ def test_named_feeds_hold_nothing_on_a_disk_that_is_nearly_full(tmp_path: Path) 
         upkeep.keep_house()
         assert replica.store.log_start == 0
         assert upkeep.feed_log_bytes > 2_000
+        told = {each.name: each.samples for each in DiskCollector(c.node(0)).collect()}
+        (share,) = told["rezone_data_node_feed_saturation_ratio"]
+        assert share.labels == {"feed": FEED.name}
+        assert share.value == pytest.approx(replica.store.log_bytes / MUCH)
         free, reserve = 3_000_000, 1_000_000
         space = DiskSpace(c.node(0).clock, tmp_path, reserve, lambda _: free)
         assert not space.is_within(MUCH), "nobody has looked at the disk yet"

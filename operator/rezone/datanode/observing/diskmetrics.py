@@ -42,3 +42,18 @@ class DiskCollector(Collector):
             "Log beyond its retention that named feeds have not acknowledged.",
             sum(each.upkeep.feed_log_bytes for each in self._node.partitions()),
         )
+        yield self._feeds()
+
+    def _feeds(self) -> Metric:
+        family = GaugeMetricFamily(
+            "rezone_data_node_feed_saturation_ratio",
+            "How near a named feed is to its limits: at 1 the log is trimmed without it.",
+            labels=["feed"],
+        )
+        shares: dict[str, float] = {}
+        for replica in self._node.partitions():
+            for name, share in replica.feed_shares.items():
+                shares[name] = max(share, shares.get(name, 0.0))
+        for name, share in sorted(shares.items()):
+            family.add_metric([name], share)
+        return family

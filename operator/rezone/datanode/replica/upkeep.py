@@ -57,11 +57,11 @@ class Upkeep:
         )
         replica.store.trim(retained, keep_from if floor is None else min(keep_from, floor))
         replica.store.outgoing.expire()
-        replica.store.engine.look_at_room()
         sizes = replica.store.sizes()
         self.sizes = (sizes.versions, sizes.engine_bytes + sizes.log_bytes)
         held = floor is not None and floor <= replica.store.log_start
         self.feed_log_bytes = max(0, sizes.log_bytes - retained) if held else 0
+        replica.store.engine.look_at_room()
 
     def _floor(self) -> int | None:
         """Return from where named feeds hold the log; they hold none where the disk is nearly full.

@@ -2,7 +2,8 @@
 
 The floor of one feed is the latest of three offsets: behind what it has acknowledged, where the
 log has its `bytes_max`, and behind what is older than its `age_seconds_max`. The log stays from the
-lowest floor of all feeds on. Ages are not counted while the node does not know the time.
+lowest floor of all feeds on. Ages are not counted while the node does not know the time. How near a
+feed is to its limits is told before it is there.
 
 What is acknowledged is held in memory alone: a replica that is new, or was restarted, keeps as much
 as the limits allow until it is told again. So an acknowledgement that is lost costs room, and never
@@ -23,6 +24,15 @@ class KeptLog(Protocol):
     @property
     def log_start(self) -> int:
         """The offset of the oldest entry kept."""
+        ...
+
+    @property
+    def log_end(self) -> int:
+        """The offset after the newest entry."""
+        ...
+
+    def log_bytes_from(self, offset: int) -> int:
+        """Return about how many bytes the log has from an offset on."""
         ...
 
     def offset_after(self, time: int) -> int:
@@ -66,6 +76,26 @@ def feed_floor(
     """
     floors = [_floor(feed, acknowledged.get(feed.name), log, now) for feed in feeds]
     return min(floors, default=None)
+
+
+def feed_share(feed: FeedLimits, acknowledged: int | None, log: KeptLog, now: int | None) -> float:
+    """Return how near a feed is to its limits: at 1 the log is trimmed without it.
+
+    The greater one of two shares, of bytes and of age, of what it has not acknowledged; a feed that
+    has acknowledged nothing is counted by bytes alone. Times are as in `feed_floor`.
+    """
+    behind = log.log_start
+    if acknowledged is not None:
+        try:
+            behind = log.offset_after(acknowledged)
+        except SnapshotExpiredError:
+            return 1.0
+    if behind >= log.log_end:
+        return 0.0
+    shares = [log.log_bytes_from(behind) / feed.bytes_max]
+    if acknowledged is not None and now is not None:
+        shares.append((now - acknowledged) / (feed.age_seconds_max * 1_000_000))
+    return min(1.0, max(shares))
 
 
 def _floor(feed: FeedLimits, acknowledged: int | None, log: KeptLog, now: int | None) -> int:

@@ -25,7 +25,7 @@ from rezone.datanode.core.closed_timestamp import ClosedUntil
 from rezone.datanode.core.transfer import Transfer
 from rezone.datanode.scheduling.admission import Admission
 from rezone.datanode.scheduling.workers import Job
-from rezone.datanode.state.feed_floor import Acknowledged, feed_floor
+from rezone.datanode.state.feed_floor import Acknowledged, feed_floor, feed_share
 from rezone.datanode.state.followed import FollowedFrom
 from rezone.datanode.state.node_services import NodeServices
 from rezone.datanode.state.reshard_targets import ReshardTargets
@@ -180,6 +180,15 @@ class ReplicaState(ABC):
         if not feeds:
             return None
         return feed_floor(feeds, self.acknowledged.times(feeds), self.store, self.clock.known())
+
+    @property
+    def feed_shares(self) -> dict[str, float]:
+        """How near each named feed is to its limits here, 1 where it has reached one."""
+        feeds, now = self.config.feeds, self.clock.known()
+        times = self.acknowledged.times(feeds)
+        return {
+            each.name: feed_share(each, times.get(each.name), self.store, now) for each in feeds
+        }
 
     @property
     def pulls_log(self) -> bool:
