@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from replica_cluster import Coordinator
 
 OPERATOR = str(Path(__file__).parents[3] / "operator")
 STARTS_WITHIN_SECONDS = 180
+SECONDS = 300.0
+"""How long a job, or one step of it, may take."""
 
 
 class SparkProcess:
@@ -169,6 +173,34 @@ def driver(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def until(c: Coordinator, what: str, check: Callable[[], Any], ended: Future[Any]) -> None:
+    """Wait while a job runs in another thread."""
+
+    def checked() -> bool:
+        if found := check():
+            return bool(found)
+        assert not ended.done(), ended.result()
+        return False
+
+    c.until(what, checked, SECONDS)
+
+
+def until_driven(
+    c: Coordinator,
+    what: str,
+    check: Callable[[], Any],
+    process: subprocess.Popen[bytes],
+    directory: Path,
+) -> None:
+    """Wait while a driver runs, whose log is in a directory."""
+
+    def checked() -> bool:
+        assert process.poll() is None, (directory / "driver.log").read_text()[-3000:]
+        return bool(check())
+
+    c.until(what, checked, SECONDS)
 
 
 def running(directory: Path) -> dict[int, Path]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,15 @@ from held_jobs import Held
 from overwriting_kit import OverwritingOperator
 from replica_cluster import Coordinator, ProcessNode, cluster
 from resharding_kit import create_old, set_copy_rate
-from spark_processes import driver, kill_executor, running, speculating
+from spark_processes import (
+    SECONDS,
+    driver,
+    kill_executor,
+    running,
+    speculating,
+    until,
+    until_driven,
+)
 
 from rezone.client import TableClient
 from rezone.transfer.bulk import job
@@ -46,11 +53,11 @@ OLD = [{"id": n, "value": f"old {n}"} for n in range(300, 500)]
 NEW = [{"id": n, "value": f"new {n}"} for n in range(400)]
 THEIRS = {"id": 9_000, "value": "theirs"}
 FILES = 8
-SECONDS = 300.0
 SLOW_BYTES_PER_SECOND = 300
 """The rows of a range are minutes at this rate."""
 
 OVERWRITES = ["overwriting load", "overwriting frame"]
+KINDS = ["load", "export", "verify", *OVERWRITES]
 
 
 @pytest.fixture(scope="module")
@@ -208,20 +215,8 @@ def in_background(
                 held.go_on()
 
 
-def until(jobs: Jobs, what: str, check: Any, future: Future[int]) -> None:
-    """Wait while a job runs."""
-
-    def checked() -> bool:
-        if found := check():
-            return bool(found)
-        assert not future.done(), future.result()
-        return False
-
-    jobs.zone.until(what, checked, SECONDS)
-
-
 @pytest.mark.proves("SP-05", "SP-06", "SP-07", "SP-09")
-@pytest.mark.parametrize("kind", ["load", "export", "verify", *OVERWRITES])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_executor_dies_in_the_middle_of_a_job(
     kind: str, jobs: Jobs, place: Path, held: Held, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,10 +225,10 @@ def test_an_executor_dies_in_the_middle_of_a_job(
         OverwritingOperator(jobs.zone) as operator,
         in_background(jobs, kind, operator, held) as ended,
     ):
-        until(jobs, "a task hangs", held.attempts, ended)
+        until(jobs.zone, "a task hangs", held.attempts, ended)
         victim = held.attempts()[0]
         kill_executor(place, victim)
-        until(jobs, "another does", lambda: set(held.attempts()) - {victim}, ended)
+        until(jobs.zone, "another does", lambda: set(held.attempts()) - {victim}, ended)
         held.go_on()
         assert ended.result(SECONDS) == 0
     check_result(kind, jobs, last_said(capsys))
@@ -250,7 +245,7 @@ def test_of_two_attempts_at_a_time_one_counts(
         OverwritingOperator(jobs.zone) as operator,
         in_background(jobs, kind, operator, held) as ended,
     ):
-        until(jobs, "Spark speculates", lambda: len(held.attempts()) == 2, ended)
+        until(jobs.zone, "Spark speculates", lambda: len(held.attempts()) == 2, ended)
         assert len({path.parents[1] for path in held.attempts()}) == 2
         held.go_on()
         assert ended.result(SECONDS) == 0
@@ -270,7 +265,9 @@ def test_a_data_node_dies_while_an_overwrite_brings_its_rows(
     set_copy_rate(zone, SLOW_BYTES_PER_SECOND)
     with OverwritingOperator(zone) as operator, in_background(jobs, kind, operator) as ended:
         operator.go_on.clear()
-        until(jobs, "rows have come to all", lambda: all(map(brought(zone), zone.nodes)), ended)
+        until(
+            jobs.zone, "rows have come to all", lambda: all(map(brought(zone), zone.nodes)), ended
+        )
         assert operator.begun.is_set()
         victim = zone.nodes[1]
         assert isinstance(victim, ProcessNode)
@@ -317,19 +314,15 @@ def test_a_load_that_overwrites_outlives_its_drivers(
 
     One is killed while it stages, one while the zone waits for the switch.
     """
-    zone, log = jobs.zone, tmp_path / "driver.log"
+    zone = jobs.zone
     arguments = [*load_arguments(tmp_path), "--overwrite", "--name", "nightly"]
     arguments += ["--bootstrap", zone.nodes[0].address]
     with OverwritingOperator(zone) as operator:
         operator.go_on.clear()
 
-        def alone(process: subprocess.Popen[bytes], check: Any) -> bool:
-            assert process.poll() is None, log.read_text()[-3000:]
-            return bool(check())
-
         for check in (jobs.staged, operator.begun.is_set):
             with driver(url, tmp_path, *arguments) as process:
-                zone.until("it is time", lambda: alone(process, check), SECONDS)  # noqa: B023
+                until_driven(zone, "it is time", check, process, tmp_path)
             assert content(zone) == OLD
         until_alone(jobs, place)
         assert jobs.staged()
@@ -343,15 +336,15 @@ def test_a_load_that_overwrites_outlives_its_drivers(
     assert len(operator.asked) == 1
 
 
-@pytest.mark.proves("SP-05", "SP-06")
-@pytest.mark.parametrize("kind", OVERWRITES)
-def test_an_overwrite_that_is_cancelled_in_spark_leaves_the_old_rows_and_can_be_run_again(
+@pytest.mark.proves("SP-05", "SP-06", "SP-07", "SP-09")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_is_cancelled_in_spark_can_be_run_again(
     kind: str, jobs: Jobs, held: Held, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Some of the new rows would be there, or the next job find what the first one has left."""
+    """Half of its rows, files or figures would be taken for all, or stand in the next one's way."""
     with OverwritingOperator(jobs.zone) as operator:
         with in_background(jobs, kind, operator, held) as ended:
-            until(jobs, "a task hangs", held.attempts, ended)
+            until(jobs.zone, "a task hangs", held.attempts, ended)
             jobs.session.sparkContext.cancelAllJobs()
             if kind == "overwriting frame":
                 with pytest.raises(Exception, match="ancel"):
@@ -361,28 +354,11 @@ def test_an_overwrite_that_is_cancelled_in_spark_leaves_the_old_rows_and_can_be_
                 assert "cancel" in last_said(capsys)["error"]
             jobs.zone.until("its attempt has ended", lambda: not held.processes(), SECONDS)
         assert operator.asked == []
-        if kind != "overwriting frame":
-            # An attempt that outlives a job without a name by seconds may stage one more file.
-            assert jobs.staged() == []
-        assert content(jobs.zone) == OLD
-        assert jobs.run(kind) == 0
-    check_result(kind, jobs, last_said(capsys))
-
-
-@pytest.mark.proves("SP-06", "SP-07", "SP-09")
-@pytest.mark.parametrize("kind", ["load", "export", "verify"])
-def test_a_job_that_is_cancelled_in_spark_can_be_run_again(
-    kind: str, jobs: Jobs, held: Held, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Half of its rows, files or figures would be taken for all, or stand in the next one's way."""
-    with OverwritingOperator(jobs.zone) as operator:
-        with in_background(jobs, kind, operator, held) as ended:
-            until(jobs, "a task hangs", held.attempts, ended)
-            jobs.session.sparkContext.cancelAllJobs()
-            assert ended.result(SECONDS) == job.FAILED
-            assert "cancel" in last_said(capsys)["error"]
-            assert not (jobs.directory / "out" / MANIFEST).exists()
-            jobs.zone.until("its attempt has ended", lambda: not held.processes(), SECONDS)
+        assert not (jobs.directory / "out" / MANIFEST).exists()
+        if kind in OVERWRITES:
+            assert content(jobs.zone) == OLD
+        # An attempt that outlives its job by seconds may stage one more file: the next one's end,
+        # which is checked below, takes it away.
         assert jobs.run(kind) == 0
     check_result(kind, jobs, last_said(capsys))
 
@@ -394,7 +370,7 @@ def test_an_overwrite_that_the_operator_cancels_leaves_the_zone_as_it_was(jobs: 
     with OverwritingOperator(zone) as operator:
         operator.go_on.clear()
         with in_background(jobs, kind, operator) as ended:
-            until(jobs, "it has begun", operator.begun.is_set, ended)
+            until(jobs.zone, "it has begun", operator.begun.is_set, ended)
             new = next_layout_of(zone.config)
             assert new is not None
             operator.cancel.set()

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,15 @@ from resharding_kit import (
     set_copy_rate,
     zone,
 )
-from spark_processes import driver, kill_executor, running, speculating
+from spark_processes import (
+    SECONDS,
+    driver,
+    kill_executor,
+    running,
+    speculating,
+    until,
+    until_driven,
+)
 
 from rezone.client import TableClient
 from rezone.transfer import copy_job
@@ -52,7 +59,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
 ]
-SECONDS = 300.0
 ROWS = 3_000
 SLOW_BYTES_PER_SECOND = 2_000
 """The rows of a copy, or of a range, are minutes at this rate."""
@@ -82,16 +88,6 @@ def kill_executors(place: Path, application: str) -> None:
     for executor in set(running(place).values()):
         if executor.parent.name == application:
             kill_executor(place, executor)
-
-
-def until(c: Coordinator, what: str, check: Callable[[], Any], ended: Future[Any]) -> None:
-    """Wait while a job runs."""
-
-    def checked() -> bool:
-        assert not ended.done(), ended.result()
-        return bool(check())
-
-    c.until(what, checked, SECONDS)
 
 
 class Copies:
@@ -199,10 +195,6 @@ def test_executors_and_the_driver_of_a_backfill_die(
         ]
         return int(sum(told))
 
-    def alone(process: subprocess.Popen[bytes], check: Callable[[], Any]) -> bool:
-        assert process.poll() is None, log.read_text()[-3000:]
-        return bool(check())
-
     with cluster(tmp_path / "nodes", 3, config=zone(2), settings=SMALL) as c:
         create_old(c)
         backfill_old(c, 1_000)
@@ -214,11 +206,11 @@ def test_executors_and_the_driver_of_a_backfill_die(
         command = ("backfill_job", "--plan-json", plan)
         before = applications(place)
         with driver(url, tmp_path, *command) as process:
-            c.until("rows come", lambda: alone(process, ingested), SECONDS)
+            until_driven(c, "rows come", ingested, process, tmp_path)
             (application,) = applications(place) - before
             kill_executors(place, application)
             there = ingested()
-            c.until("more come", lambda: alone(process, lambda: ingested() > there), SECONDS)
+            until_driven(c, "more come", lambda: ingested() > there, process, tmp_path)
         set_copy_rate(c, 0)
         with driver(url, tmp_path, *command) as process:
             assert process.wait(SECONDS) == 0, log.read_text()[-3000:]
