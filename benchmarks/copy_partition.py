@@ -106,30 +106,29 @@ def set_share(c: Coordinator, percent: int) -> None:
     c.configure()
 
 
-def prepare(c: Coordinator) -> None:
-    """Make node 1 an empty learner."""
-    c.change(P, replicas=(0, 1))
-    c.until("learner", lambda: c.report(1, P).needs_snapshot)
+def prepare(c: Coordinator, receivers: Sequence[int] = (1,)) -> None:
+    """Make nodes empty learners."""
+    c.change(P, replicas=(0, *receivers))
+    c.until("learners", lambda: all(c.report(node, P).needs_snapshot for node in receivers))
 
 
-def discard(c: Coordinator) -> None:
-    """Take node 1's replica away again."""
+def discard(c: Coordinator, receivers: Sequence[int] = (1,)) -> None:
+    """Take their replicas away again."""
 
     def joined() -> bool:
         c.settle()
-        return c.isr(P) == {0, 1}
+        return c.isr(P) == {0, *receivers}
 
     c.until("joined", joined)
     record = c.change(P, replicas=(0,), isr=(0,))
-    c.call(
-        1,
-        StopReplica(
-            fence=c.fence(),
-            partition=P,
-            leader_epoch=record.leader_epoch,
-            partition_epoch=record.partition_epoch,
-        ),
+    stop = StopReplica(
+        fence=c.fence(),
+        partition=P,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
     )
+    for node in receivers:
+        c.call(node, stop)
 
 
 def pulled(c: Coordinator) -> float:
