@@ -134,14 +134,9 @@ class SimulatedReplicas(Replicas):
         learner: bool,
         durable_end: int | None = None,
         time_floor: int = 0,
-        merging: bool = True,
     ) -> Replica:
         opened = super()._make(
-            partition,
-            learner=learner,
-            durable_end=durable_end,
-            time_floor=time_floor,
-            merging=merging,
+            partition, learner=learner, durable_end=durable_end, time_floor=time_floor
         )
         if (before := self._node.followers.get(partition)) is not None:
             before.close()

@@ -130,15 +130,16 @@ class Replicas:
                     return None
             durable_end = replica.abandon()
             floor = replica.write_clock.floor
-            full = replica.failing.disk is DiskTrouble.FULL
-            return self._make(
-                number, learner=False, durable_end=durable_end, time_floor=floor, merging=not full
-            )
+            return self._make(number, learner=False, durable_end=durable_end, time_floor=floor)
 
-    def _rocks_settings(self, *, merging: bool) -> RocksSettings:
-        shared = self._memory.rocks_settings(self._config.rocks)
-        has_room = self._host.space.has_room
-        return msgspec.structs.replace(shared, has_room=has_room, merging=merging)
+    def _rocks_settings(self, partition: PartitionId) -> RocksSettings:
+        with self._lock:
+            before = self._open.get(partition)
+        return msgspec.structs.replace(
+            self._memory.rocks_settings(self._config.rocks),
+            has_room=self._host.space.has_room,
+            merging=before is None or before.failing.disk is not DiskTrouble.FULL,
+        )
 
     def _opening_of(self, partition: PartitionId) -> threading.Lock:
         """Return what is held while a replica is opened or deleted: there is one directory."""
@@ -152,12 +153,8 @@ class Replicas:
         learner: bool,
         durable_end: int | None = None,
         time_floor: int = 0,
-        merging: bool = True,
     ) -> Replica:
-        """Open a replica; `durable_end`: after a failure, up to where its log is to be trusted.
-
-        Not `merging`: it has failed for want of space.
-        """
+        """Open a replica; `durable_end`: after a failure, up to where its log is to be trusted."""
         zone, settings = self._host.config, self._host.settings
         config = msgspec.structs.replace(
             self._config,
@@ -165,7 +162,7 @@ class Replicas:
             engine=zone.engine,
             table=zone.table,
             sync_times=self._host.sync_times,
-            rocks=self._rocks_settings(merging=merging),
+            rocks=self._rocks_settings(partition),
             transaction_seconds_max=settings.transaction_ms_max / 1000,
             open_intents=self._memory.open_intents,
             ended_transactions=self._memory.ended_transactions,
