@@ -60,6 +60,7 @@ TURNS_PER_SECOND = 100.0
 LOAD_BYTES = 4 << 20
 FOREGROUND_SECONDS = 4.0
 NEVER = 1 << 62
+ADMITTED_SECONDS = 600.0
 
 
 @contextlib.contextmanager
@@ -145,10 +146,17 @@ def pulled(c: Coordinator) -> float:
             return time.monotonic() - begun
 
 
+def admit(c: Coordinator, receivers: Sequence[int]) -> None:
+    """Let copies to these nodes begin that others bring."""
+    admitted = (AdmittedCopy(P),)
+    order = AdmitCopies(fence=c.fence(), admitted=admitted, held=(), seconds=ADMITTED_SECONDS)
+    for node in receivers:
+        c.call(node, order)
+
+
 def relayed(c: Coordinator) -> float:
     """Copy through this process; return the seconds."""
-    admitted = (AdmittedCopy(P),)
-    c.call(1, AdmitCopies(fence=c.fence(), admitted=admitted, held=(), seconds=60.0))
+    admit(c, (1,))
     begun = time.monotonic()
     descriptor = BulkInsert(
         partition=P, snapshot_source=0, attempt=str(begun), revision=c.fence().revision

@@ -20,35 +20,38 @@ import contextlib
 import importlib.util
 import io
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from copy_partition import P, discard, prepare, pulled, restart, set_share, source_zone
+from copy_partition import (
+    KEY_BYTES,
+    P,
+    admit,
+    discard,
+    prepare,
+    pulled,
+    restart,
+    set_share,
+    source_zone,
+)
 from replica_cluster import Coordinator
 from spark_read import session
 
 from rezone.wire.copying import plan as copyplan
 from rezone.wire.copying.plan import CopyTarget, PartitionCopy
-from rezone.wire.messages import AdmitCopies, AdmittedCopy
 
 GOALS = {"Spark, one receiver": 0.7, "Spark, two receivers": 1.6}
-_KEY_BYTES = 8
-_ADMITTED_SECONDS = 600.0
 _START_SECONDS_MAX = 120.0
 
 
 def arguments(c: Coordinator, receivers: Sequence[int]) -> list[str]:
     """Admit a copy to these nodes; return the job's arguments."""
-    for node in receivers:
-        admitted = (AdmittedCopy(P),)
-        order = AdmitCopies(fence=c.fence(), admitted=admitted, held=(), seconds=_ADMITTED_SECONDS)
-        c.call(node, order)
+    admit(c, receivers)
     copy = PartitionCopy(
         partition=P,
         source=c.nodes[0].address,
@@ -103,9 +106,12 @@ def to_first_bytes(c: Coordinator) -> float:
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as job:
-        c.until("the first bytes", lambda: came(c), _START_SECONDS_MAX)
-        seconds = time.monotonic() - begun
-    assert job.returncode == 0
+        try:
+            c.until("the first bytes", lambda: came(c), _START_SECONDS_MAX)
+            seconds = time.monotonic() - begun
+            assert job.wait(_START_SECONDS_MAX) == 0
+        finally:
+            job.kill()  # where it does not come to its end
     discard(c)
     return seconds
 
@@ -129,16 +135,6 @@ def tell(form: str, found: dict[str, list[float]]) -> None:
         print(f"{line}   load {os.getloadavg()[0]:.1f}", flush=True)
 
 
-@contextlib.contextmanager
-def places() -> Iterator[Path]:
-    """Yield a directory that goes again."""
-    directory = Path(tempfile.mkdtemp(prefix="rezone-spark-copy-"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -154,10 +150,13 @@ def main() -> None:
     if importlib.util.find_spec("pyspark") is None:
         print("  no pyspark is installed here: make spark-env")
         return
-    size, value_bytes = given.mb * 10**6, given.row_bytes - _KEY_BYTES
-    with places() as directory, source_zone(directory, size // given.row_bytes, value_bytes) as c:
+    size, value_bytes = given.mb * 10**6, given.row_bytes - KEY_BYTES
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+        source_zone(Path(name), size // given.row_bytes, value_bytes) as c,
+    ):
         set_share(c, 0)
-        spark = session(given.cores, directory, "")
+        spark = session(given.cores, Path(name), "")
         try:
             for form in given.only.split(","):
                 restart(c, form)
