@@ -1,7 +1,7 @@
 """What writers keep while others follow the changes of their zone.
 
     PYTHONPATH=operator python benchmarks/feed_cost.py [--rounds 5] [--seconds 4] [--clients 16]
-        [--rows 1 100] [--feeds 1 4] [--percents 80 0] [--partitions 8]
+        [--rows 1 100] [--feeds 1 4] [--percents 80 0] [--partitions 8] [--apart]
 
 Three data nodes are processes of their own, all replicas are on disk. The writers are threads of
 this process with one `TableClient`, each with one write of `--rows` rows under way; all rows were
@@ -22,14 +22,19 @@ ratios over all rounds, and their least and greatest:
 All processes share the machine's cores. So on a small machine "rate" has also what the feeds'
 process itself takes, which is elsewhere in a cluster; "nodes" has what data nodes do, and that
 alone. A feed that does not get each row once ends the run: the figures would be of something else.
+
+With `--apart` there is one data node, on one core that nobody else uses; writers and feeds have
+another, where feeds come last. So "rate" has what feeds cost writers at the node, and nothing else.
 """
 
 import argparse
 import itertools
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -43,6 +48,7 @@ from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
 _KEYS = 10_000
 _STEP = 7919
 _FIRST = 1013
+_LAST_NICE = 19
 
 
 class Case(NamedTuple):
@@ -105,7 +111,15 @@ class Writers:
         return sum(self._zone.cpu_seconds().values())
 
 
-def compared(zone: Zone, writers: Writers, case: Case, seconds: float) -> Compared:
+def give_core(pid: int, core: int) -> None:
+    """Have all threads of a process run on one core alone, and those that it will make."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), {core})
+
+
+def compared(
+    zone: Zone, writers: Writers, case: Case, seconds: float, *, nice: int = 0
+) -> Compared:
     """Measure writers alone, then with feeds."""
     coordinator = zone.coordinator
     coordinator.config = msgspec.structs.replace(
@@ -116,7 +130,7 @@ def compared(zone: Zone, writers: Writers, case: Case, seconds: float) -> Compar
     writers.alone.append(alone)
     addresses = [node.address for node in zone.coordinator.nodes.values()]
     options = {"from_followers": case.from_followers, "old_rows": case.old_rows}
-    with following(addresses, case.feeds, **options) as followers:
+    with following(addresses, case.feeds, nice=nice, **options) as followers:
         figures, written = writers.run(seconds)
         found = followers.end(time.time_ns() // 1000)
     due = written * case.feeds
@@ -153,25 +167,32 @@ def show(cases: dict[Case, list[Compared]]) -> None:
 
 def measure(given: argparse.Namespace, rows: int) -> None:
     """Measure all cases in turn, round after round, and print."""
-    ways = itertools.product((False, True), given.feeds, (False, True), given.percents)
+    whom = (False,) if given.apart else (False, True)
+    ways = itertools.product((False, True), given.feeds, whom, given.percents)
+    nodes = 1 if given.apart else 3
     cases: dict[Case, list[Compared]] = {
         Case(percent, feeds, from_followers, old_rows): []
         for old_rows, feeds, from_followers, percent in ways
     }
-    with running_zone(3, given.partitions, 3) as zone, zone.client() as client:
+    with running_zone(nodes, given.partitions, nodes) as zone, zone.client() as client:
+        if given.apart:
+            cores = sorted(os.sched_getaffinity(0))
+            give_core(zone.pids()[0], cores[0])
+            give_core(os.getpid(), cores[1])
         client.write(batch_of(list(range(_KEYS)), 0))
         writers = Writers(zone, client, given.clients, rows)
         writers.run(given.seconds)  # nothing is cold for the first case
         for _ in range(given.rounds):
             for case, rounds in cases.items():
-                rounds.append(compared(zone, writers, case, given.seconds))
-    rate, slowest, nodes = (
+                nice = _LAST_NICE if given.apart else 0
+                rounds.append(compared(zone, writers, case, given.seconds, nice=nice))
+    rate, slowest, cost = (
         statistics.median(getattr(each, name) for each in writers.alone)
         for name in ("rate", "slowest_ms", "servers_us")
     )
     print(
         f"{given.clients} writers of {rows} rows, alone: {rate:,.0f} writes/s; "
-        f"99 % {slowest:.1f} ms; nodes {nodes:,.0f} us a write; medians of {given.rounds} rounds"
+        f"99 % {slowest:.1f} ms; nodes {cost:,.0f} us a write; medians of {given.rounds} rounds"
     )
     show(cases)
 
@@ -188,6 +209,7 @@ def main() -> None:
     parser.add_argument("--feeds", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--percents", type=int, nargs="+", default=[80, 0])
     parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--apart", action="store_true")
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     for rows in given.rows:

@@ -1,12 +1,14 @@
 """Rows come to new partitions past the log, by a job, and through it, as leaders do by themselves.
 
     PYTHONPATH=operator python benchmarks/reshard_job.py [--mb 100] [--rounds 3] [--payload 120]
+        [--writers]
 
-Three data nodes in processes of their own, each partition on all of them, nobody writes. A zone's
-partitions are changed both ways in turn; the job's tasks run in processes of their own, as Spark's
-executors do, without Spark's start. For each: the rate of the rows' bytes until all are backfilled
-and followed, and the processor time of all processes for a megabyte, which another's load changes
-less. Rows have 30 bytes besides the payload.
+Three data nodes in processes of their own, each partition on all of them, and nobody writes; with
+`--writers` each old partition has one, and what they keep of their writes a second is told. A
+zone's partitions are changed both ways in turn; the job's tasks run in processes of their own, as
+Spark's executors do, without Spark's start. For each: the rate of the rows' bytes until all are
+backfilled and followed, and the processor time of all processes for a megabyte, which another's
+load changes less. Rows have 30 bytes besides the payload.
 """
 
 import argparse
@@ -17,11 +19,12 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from harness.zone import SCHEMA, Zone, cpu_of, running_zone
-from resharding import backfilled
+from leader_move import Writer, writers
+from resharding import backfilled, rate, window
 from resharding_kit import reshard
 
 from rezone.datanode.process import SWITCH_INTERVAL_SECONDS
@@ -86,11 +89,26 @@ def executor_seconds(pool: ProcessPoolExecutor) -> float:
     return sum(cpu_of(pid) for pid in pool._processes)  # noqa: SLF001 - there is no other way
 
 
-def one(given: argparse.Namespace, *, by_job: bool) -> tuple[float, float, float]:
-    """Return seconds, processor seconds, and the share of rows that a job has brought."""
+class Run(NamedTuple):
+    """One re-sharding: what it took, and what it left to writers."""
+
+    seconds: float
+    processor_seconds: float
+    brought_share: float
+    kept_share: float
+
+
+def one(given: argparse.Namespace, *, by_job: bool) -> Run:
+    """Re-shard a new zone."""
     rows = given.mb * 10**6 // (given.payload + _KEY_BYTES)
-    with running_zone(3, given.partitions, 3) as zone, executors(given.executors) as pool:
+    with (
+        running_zone(3, given.partitions, 3) as zone,
+        executors(given.executors) as pool,
+        contextlib.ExitStack() as writing,
+    ):
         load(zone, rows, given.payload)
+        made: list[Writer] = writing.enter_context(writers(zone, given)) if given.writers else []
+        alone = window(made) if made else 0.0
 
         def used() -> float:
             return sum(zone.cpu_seconds().values()) + executor_seconds(pool)
@@ -101,7 +119,9 @@ def one(given: argparse.Namespace, *, by_job: bool) -> tuple[float, float, float
         else:
             new, brought = reshard(zone.coordinator, given.more), 0
         zone.wait("all ranges are backfilled", lambda: backfilled(zone, new))
-        return time.monotonic() - begun, used() - worked, brought / rows
+        ended = time.monotonic()
+        kept = rate(made, begun, ended) / alone if made else 1.0
+        return Run(ended - begun, used() - worked, brought / rows, kept)
 
 
 def main() -> None:
@@ -115,24 +135,29 @@ def main() -> None:
     parser.add_argument("--more", type=int, default=6, help="partitions afterwards")
     parser.add_argument("--executors", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--writers", action="store_true")
+    parser.add_argument("--rows", type=int, default=4, help="rows of one write")
+    parser.add_argument("--pause-ms", type=float, default=5.0, help="a writer's pause")
     given = parser.parse_args()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
     for _ in range(given.rounds):
         for by_job, figures in found.items():
-            seconds, worked, share = one(given, by_job=by_job)
-            figures.append((given.mb / seconds, 1000 * worked / given.mb))
-            how = f"past the log ({share:.0%} by the job)" if by_job else "through the log"
-            print(
-                f"{how}: {given.mb / seconds:.1f} MB/s, {1000 * worked / given.mb:.1f} ms/MB",
-                flush=True,
-            )
-    (own, own_ms), (job, job_ms) = (
+            run = one(given, by_job=by_job)
+            speed, cost = given.mb / run.seconds, 1000 * run.processor_seconds / given.mb
+            figures.append((speed, cost, run.kept_share))
+            how = f"past the log ({run.brought_share:.0%} by the job)"
+            kept = f", writers keep {run.kept_share:.0%}" if given.writers else ""
+            how = how if by_job else "through the log"
+            print(f"{how}: {speed:.1f} MB/s, {cost:.1f} ms/MB{kept}", flush=True)
+    (own, own_ms, own_kept), (job, job_ms, job_kept) = (
         tuple(statistics.median(values) for values in zip(*each, strict=True))
         for each in found.values()
     )
     print(f"medians: {job:.1f} MB/s to {own:.1f}, {job / own:.1f} times; ", end="")
     print(f"{job_ms:.1f} ms/MB to {own_ms:.1f}, {own_ms / job_ms:.1f} times less processor time")
+    if given.writers:
+        print(f"writers keep {job_kept:.2f}; through the log {own_kept:.2f}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ AsyncOperation = Callable[[], Awaitable[object]]
 class Figures(NamedTuple):
     """What a number of clients got done; microseconds are processor time of one operation.
 
-    `client_us` is the process of all clients, `servers_us` all processes of the system together.
+    `client_us` is the process of all clients, `servers_us` all processes of the system together;
+    NaN where so many threads ran that nobody came to look at the processor times.
     """
 
     rate: float
@@ -63,15 +64,16 @@ def run(
     ]
     for thread in threads:
         thread.start()
+    used = _Used(servers_cpu)
     threading.Event().wait(begin - time.monotonic())
-    client, servers = time.process_time(), servers_cpu()
+    used.begin()
     threading.Event().wait(end - time.monotonic())
-    client, servers = time.process_time() - client, servers_cpu() - servers
+    used.end()
     for thread in threads:
         thread.join()
     if failures:
         raise failures[0]
-    return _figures(spent, seconds, client, servers)
+    return _figures(spent, seconds, used)
 
 
 async def run_in_loop(
@@ -91,30 +93,52 @@ async def run_in_loop(
             if started >= begin:
                 mine.append(time.monotonic() - started)
 
-    async def cpu() -> tuple[float, float]:
+    used = _Used(servers_cpu)
+
+    async def look() -> None:
         await asyncio.sleep(begin - time.monotonic())
-        client, servers = time.process_time(), servers_cpu()
+        used.begin()
         await asyncio.sleep(end - time.monotonic())
-        return time.process_time() - client, servers_cpu() - servers
+        used.end()
 
     async with asyncio.TaskGroup() as group:
-        used = group.create_task(cpu())
+        group.create_task(look())
         for each in zip(operations, spent, strict=True):
             group.create_task(work(*each))
-    return _figures(spent, seconds, *used.result())
+    return _figures(spent, seconds, used)
 
 
-def _figures(
-    spent: Sequence[Sequence[float]], seconds: float, client: float, servers: float
-) -> Figures:
+class _Used:
+    """Processor time between two looks, which come late where all processors are busy."""
+
+    def __init__(self, servers_cpu: Callable[[], float]) -> None:
+        self._servers_cpu = servers_cpu
+        self.seconds = self.client = self.servers = 0.0
+
+    def begin(self) -> None:
+        """Look for the first time."""
+        self._look(-1)
+
+    def end(self) -> None:
+        """Look for the second time."""
+        self._look(1)
+
+    def _look(self, sign: int) -> None:
+        self.seconds += sign * time.monotonic()
+        self.client += sign * time.process_time()
+        self.servers += sign * self._servers_cpu()
+
+
+def _figures(spent: Sequence[Sequence[float]], seconds: float, used: _Used) -> Figures:
     times = [one * 1000 for mine in spent for one in mine]
-    each_us = 1e6 / max(1, len(times))
+    seen = used.seconds > seconds / 2 and times
+    each_us = 1e6 / len(times) * seconds / used.seconds if seen else float("nan")
     return Figures(
         len(times) / seconds,
         percentile(times, 0.5),
         percentile(times, 0.99),
-        client * each_us,
-        servers * each_us,
+        used.client * each_us,
+        used.servers * each_us,
     )
 
 

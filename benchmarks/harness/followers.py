@@ -36,9 +36,15 @@ class Followers:
     """A running process of feeds; `end` ends it."""
 
     def __init__(
-        self, addresses: Sequence[str], feeds: int, *, from_followers: bool, old_rows: bool
+        self,
+        addresses: Sequence[str],
+        feeds: int,
+        *,
+        from_followers: bool,
+        old_rows: bool,
+        nice: int,
     ) -> None:
-        command = [sys.executable, __file__, *addresses, f"--feeds={feeds}"]
+        command = ["nice", f"-n{nice}", sys.executable, __file__, *addresses, f"--feeds={feeds}"]
         command += ["--from-followers"] * from_followers + ["--old-rows"] * old_rows
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -61,10 +67,17 @@ class Followers:
 
 @contextlib.contextmanager
 def following(
-    addresses: Sequence[str], feeds: int, *, from_followers: bool, old_rows: bool
+    addresses: Sequence[str],
+    feeds: int,
+    *,
+    from_followers: bool,
+    old_rows: bool,
+    nice: int = 0,
 ) -> Iterator[Followers]:
     """Run feeds; none of them is left at the end."""
-    followers = Followers(addresses, feeds, from_followers=from_followers, old_rows=old_rows)
+    followers = Followers(
+        addresses, feeds, from_followers=from_followers, old_rows=old_rows, nice=nice
+    )
     try:
         yield followers
     finally:

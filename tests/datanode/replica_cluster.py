@@ -31,6 +31,7 @@ from rezone.datanode.node.node import DataNode
 from rezone.datanode.replica.replica import Replica
 from rezone.datanode.service.server import NodeServer
 from rezone.datanode.settings import Clock, NodeSettings, SystemClock
+from rezone.domain.routing import routes
 from rezone.local.controlplane import free_ports
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.codec.bodies import from_ipc, to_ipc
@@ -521,10 +522,14 @@ class Coordinator:
         assert proposal is not None
         with self.lock:
             record = self.records[replica.partition]
-            if (proposal.leader_epoch, proposal.partition_epoch) == (
+            if (proposal.leader_epoch, proposal.partition_epoch) != (
                 record.leader_epoch,
                 record.partition_epoch,
             ):
+                return
+            # By the operator's rule: who may lead at this moment would lead out of sync.
+            answer = routes.adjust_isr(record, proposal, self.epoch, minimum=1)
+            if not isinstance(answer, routes.Refusal):
                 self.change(replica.partition, isr=proposal.new_isr, iss=proposal.new_iss)
 
     def watch(self) -> None:
@@ -572,7 +577,14 @@ class Coordinator:
         was killed or the clock was set ahead, it does either.
         """
         leader = self.records[partition].leader
-        self.authorise(partition, candidate)
+
+        def authorised() -> bool:
+            with self.lock:
+                if candidate in self.records[partition].isr:
+                    self.authorise(partition, candidate)
+                    return True
+            self.settle()
+            return False
 
         def agreed() -> bool:
             try:
@@ -581,6 +593,7 @@ class Coordinator:
                 return False
             return True
 
+        self.until(f"node {candidate} is in sync", authorised)
         self.until(f"node {candidate} may take over", agreed)
 
         def led() -> bool:

@@ -7,6 +7,8 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
+from rezone.wire.typed import from_builtins
+
 
 class Clock(Protocol):
     """Where a node takes its time from; tests hand in one they move by hand."""
@@ -146,7 +148,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{variable}: a data node has no such setting")
             values[names[variable]] = text
         try:
-            return msgspec.convert({**values, **given}, cls, strict=False)
+            return from_builtins({**values, **given}, cls, strict=False)
         except msgspec.ValidationError as error:
             raise ValueError(f"{VARIABLE_PREFIX}*: {error}") from error
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from replica_cluster import Coordinator
 
-from rezone.client import TableClient
+from rezone.client import ChangeBatch, ChangeFeed, TableClient
 from rezone.client.feed.token import FeedTokenError
 from rezone.client.operations.sequenced import SequencedWrites
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from rezone.transfer.datasource import RezoneDataSource
 from rezone.transfer.sink import writers as sinks
 from rezone.transfer.sink.writers import BatchChangedError, StagedRows
+from rezone.transfer.source import changes
 from rezone.transfer.source.changes import ChangesDataSource, ChangesReader
 
 pytestmark = pytest.mark.spark
@@ -157,6 +158,28 @@ def test_batches_are_limited_in_bytes_too(
     table.write(rows(0, 60, "x" * 1000))  # two commits at most, which are not cut
     whole = found.latestOffset(everything, ReadMaxBytes(1))
     assert batch(found, everything, whole).total() > 1
+
+
+@pytest.mark.proves("SP-03")
+def test_a_batch_ends_while_writers_go_on(
+    zone: Coordinator,
+    table: TableClient,
+    open_readers: list[ChangesReader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A change waits until a batch is full, for as long as nobody pauses."""
+    monkeypatch.setattr(changes, "FOLLOW_SECONDS", 0.0)
+    poll = ChangeFeed.poll
+
+    def poll_beside_a_writer(feed: ChangeFeed, seconds: float) -> ChangeBatch:
+        table.write(rows(0, 10, "more"))
+        return poll(feed, seconds)
+
+    found = reader(zone, open_readers, maxRowsPerBatch="5000")
+    start = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    monkeypatch.setattr(ChangeFeed, "poll", poll_beside_a_writer)
+    end = found.latestOffset(start, found.getDefaultReadLimit())
+    assert 0 < batch(found, start, end).total() < 5000
 
 
 def batch_size(found: ChangesReader, start: Any, end: Any) -> int:

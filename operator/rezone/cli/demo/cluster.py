@@ -70,13 +70,13 @@ class DemoCluster:
 
     async def records(self, zone: str) -> dict[PartitionId, LeaderAndIsr]:
         """Return a zone's route records by the ids of their partitions, in their order."""
-        import msgspec  # noqa: PLC0415 - only here
+        from rezone.wire.typed import from_json  # noqa: PLC0415 - only here
 
         labels = f"rezone.dev/zone={zone},app.kubernetes.io/component=routes"
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         shards = (await self.api.get(path, labelSelector=labels))["items"]
         texts = {int(key): text for shard in shards for key, text in shard["data"].items()}
-        return {p: msgspec.json.decode(texts[p], type=LeaderAndIsr) for p in sorted(texts)}
+        return {p: from_json(texts[p], LeaderAndIsr) for p in sorted(texts)}
 
     async def until(
         self,

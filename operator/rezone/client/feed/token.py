@@ -16,6 +16,7 @@ from rezone.wire.codec.keyspace import HASH_SPACE, PARTITIONS_MAX
 from rezone.wire.errors import UNREADABLE
 from rezone.wire.messages import NOBODY_GAVE
 from rezone.wire.ranges import CountOrNone
+from rezone.wire.typed import from_msgpack
 
 _VERSION: Final = 1
 _HEAD_BYTES: Final = 5
@@ -99,6 +100,6 @@ def _content_of(token: str) -> _Content:
     if zlib.crc32(body).to_bytes(4, "big") != data[1:_HEAD_BYTES]:
         raise FeedTokenError("the token's checksum does not match")
     try:
-        return msgspec.msgpack.decode(body, type=_Content)
+        return from_msgpack(body, _Content)
     except UNREADABLE as error:
         raise FeedTokenError(f"the token cannot be read: {error}") from error

@@ -22,6 +22,7 @@ from rezone.wire.messages import (
     RouteTable,
     ZoneConfig,
 )
+from rezone.wire.typed import from_builtins
 
 LAYOUTS_KEPT_MAX = 8
 """Of so many layouts that are over a client remembers the ranges, for outcomes asked for late."""
@@ -151,7 +152,7 @@ class RouteCache:
         if placement.is_over(partition):
             return True
         try:
-            told = msgspec.convert(error.details, _Layouts)
+            told = from_builtins(error.details, _Layouts)
         except msgspec.ValidationError:  # of a node that does not keep to the protocol
             return False
         if told.generation != config.generation:

@@ -37,6 +37,7 @@ from rezone.wire.messages import (
     RouteTable,
     ZoneConfig,
 )
+from rezone.wire.typed import from_json
 
 _log = structlog.get_logger(__name__)
 JOURNAL_NAME = "node.journal"
@@ -92,7 +93,7 @@ class KnownZone:
     def take_over(self, journal: Records) -> None:
         """Go on with what a journal knows, and write to it from now on."""
         if journal.newest is not None:
-            state = msgspec.json.decode(journal.newest, type=NodeState)
+            state = from_json(journal.newest, NodeState)
             self._take(state)
             self._records = {a.partition: a.state for a in state.records}
         self._journal = journal

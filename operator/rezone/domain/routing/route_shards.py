@@ -16,6 +16,7 @@ from rezone.wire.codec.keyspace import PARTITIONS_MAX
 from rezone.wire.errors import UNREADABLE
 from rezone.wire.layouts import Layout
 from rezone.wire.messages import LeaderAndIsr, PartitionId
+from rezone.wire.typed import from_json
 
 PARTITIONS_PER_SHARD = 256
 SHARD_BYTES_MAX = 1 << 20  # Kubernetes refuses larger ConfigMaps
@@ -62,7 +63,7 @@ def decode_record(text: str) -> LeaderAndIsr:
     refused: writing such a record back would lose what this program does not know.
     """
     try:
-        record = msgspec.json.decode(text, type=LeaderAndIsr)
+        record = from_json(text, LeaderAndIsr)
     except UNREADABLE as error:
         raise RouteShardError(f"not a route record: {error}") from error
     if not 1 <= record.version <= RECORD_VERSION:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from rezone.domain.observed.client_load import ClientRates, Interval, interval_of, rates_of
 from rezone.kube.api.client import Kube
 from rezone.kube.api.errors import ForbiddenError, KubeError
@@ -24,6 +22,7 @@ from rezone.resources.zone_status import DataNodeState
 from rezone.wire.errors import UNREADABLE
 from rezone.wire.messages import NodeId
 from rezone.wire.messages.loads import ClientLoad
+from rezone.wire.typed import from_json
 
 ANSWER_BYTES_MAX: Final = 16_384
 ASKED_AT_A_TIME_MAX: Final = 8
@@ -144,7 +143,7 @@ class RateReader:
 def load_of(content: bytes) -> ClientLoad:
     """Return what a data node has answered. Raises ValueError when it is none of that."""
     try:
-        return msgspec.json.decode(content, type=ClientLoad)
+        return from_json(content, ClientLoad)
     except UNREADABLE as error:
         raise ValueError(f"its answer cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from rezone.domain.access.template_policy import TemplatePolicy
 from rezone.domain.model.world import SparkView
 from rezone.kube.api.client import Kube
@@ -48,6 +46,7 @@ from rezone.wire.copying.backfill_plan import BackfillPlan
 from rezone.wire.copying.plan import PartitionCopy
 from rezone.wire.transport.identity import Role
 from rezone.wire.transport.tls import DIRECTORY_VARIABLE
+from rezone.wire.typed import from_builtins
 
 PLAN_DIRECTORY = "/etc/rezone/plan"
 PLAN_FILE = "plan.json"
@@ -311,7 +310,7 @@ class SparkStore:
         ForeignObjectError, InvalidTemplateError or InvalidWriteError (the zone's sparkTemplate),
         MissingError when the Spark operator's CRD is not installed.
         """
-        plan = copyplan.dumps(msgspec.convert(list(items), list[PartitionCopy]))
+        plan = copyplan.dumps(from_builtins(list(items), list[PartitionCopy]))
         return await self._ensure(name, zone, owner, plan)
 
     async def ensure_backfill(

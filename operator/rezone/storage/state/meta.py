@@ -15,6 +15,7 @@ from rezone.storage.log.journal import Journal
 from rezone.wire.codec.schema import IndexId
 from rezone.wire.errors import UNREADABLE, CorruptionError
 from rezone.wire.messages import FailoverEntry, LeaderAndIsr, NodeId, Role, SnapshotFile
+from rezone.wire.typed import from_json
 
 
 class CopyMeta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -134,7 +135,7 @@ class MetaFile:
 
 def _decoded(path: Path, data: bytes) -> PartitionMeta:
     try:
-        return msgspec.json.decode(data, type=PartitionMeta)
+        return from_json(data, PartitionMeta)
     except UNREADABLE as error:
         raise CorruptionError(f"{path}: {error}") from error
 

@@ -7,9 +7,8 @@ sent, not that they are good.
 import struct
 from typing import Any, TypeVar
 
-import msgspec
-
 from rezone.wire.errors import UNREADABLE, CorruptionError
+from rezone.wire.typed import from_msgpack
 
 Record = TypeVar("Record")
 
@@ -17,7 +16,7 @@ Record = TypeVar("Record")
 def decoded(data: bytes, kind: type[Record]) -> Record:
     """Return a record in msgpack; CorruptionError when it is none of this kind."""
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return from_msgpack(data, kind)
     except UNREADABLE as error:
         raise CorruptionError(f"no {kind.__name__} can be read: {error}") from error
 

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 from pyarrow import fs
 
 from rezone.wire.errors import UNREADABLE
+from rezone.wire.typed import from_json
 
 HIDDEN = "_rezone"
 """Where jobs keep what is theirs; Spark and others skip names that begin so."""
@@ -99,7 +99,7 @@ class Directory:
 def note_in(content: bytes, kind: type[Note]) -> Note:
     """Return what a small file notes; ValueError when it is no such note."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        return from_json(content, kind)
     except UNREADABLE as error:
         raise ValueError(f"no {kind.__name__} can be read: {error}") from error
 

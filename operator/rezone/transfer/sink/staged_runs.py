@@ -21,6 +21,7 @@ from rezone.wire.codec.bodies import from_message
 from rezone.wire.codec.encoded_rows import encoded_rows
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import UNREADABLE, InvalidRowError
+from rezone.wire.typed import from_msgpack
 
 RUN_BYTES: Final = 64 << 20
 """So many bytes of rows are put in order at a time: a task holds them about three times over."""
@@ -143,7 +144,7 @@ def pieces_of(staging: Staging, file: StagedFile) -> list[Piece]:
     if xxhash.xxh3_128_hexdigest(found) != file.digest:
         raise StagedRowsError(f"the staged file {file.name}{INDEX} is damaged; run the job again")
     try:
-        return msgspec.msgpack.decode(found, type=list[Piece])
+        return from_msgpack(found, list[Piece])
     except UNREADABLE as error:  # another release has written it
         raise StagedRowsError(f"the staged file {file.name}{INDEX} is no index: {error}") from error
 

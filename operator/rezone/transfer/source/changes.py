@@ -43,6 +43,10 @@ TASKS_PER_BATCH = 64
 NEWS_SECONDS = 0.5
 """So long the driver waits for news when Spark asks for the end of the next batch."""
 
+FOLLOW_SECONDS = 0.5
+"""After so long a batch that has changes ends though more come, as they always do from writers that
+never pause: their first change would wait for a full batch."""
+
 ACKNOWLEDGE_SECONDS = 10.0
 """How often a named feed tells data nodes what it has stored, at most."""
 
@@ -347,6 +351,8 @@ class _Planner:
         """Follow the feed until a batch is full, or nothing more is there; return its end."""
         after, feed = self._positions(start), self._feed_at(start)
         rows, bytes_left = 0, limits.bytes
+        # Who asks for all there is asks once.
+        until = time.monotonic() + FOLLOW_SECONDS if limits.rows < COUNT_MAX else float("inf")
         while not self._is_last(after):
             batch = feed.poll(NEWS_SECONDS)
             if batch.token is None:
@@ -363,7 +369,7 @@ class _Planner:
             if room < found.num_rows:
                 return bounds.cut(before, after, found, room, takes_one=not rows), limits.rows
             rows += found.num_rows
-            if rows >= limits.rows:
+            if rows >= limits.rows or (rows and time.monotonic() > until):
                 break
             if not found.num_rows and self._last is None:
                 break

@@ -13,6 +13,7 @@ from rezone.wire.codec.filters import FilterTerms
 from rezone.wire.errors import UNREADABLE
 from rezone.wire.transport.flight import NodeClient
 from rezone.wire.transport.tls import TlsDirectory, tls_from_environment
+from rezone.wire.typed import from_msgpack
 
 COUNT_MAX = (1 << 63) - 1
 """The most that a number in an option may be: Spark has no larger ones."""
@@ -101,7 +102,7 @@ def decode_filter(text: str) -> Filter:
     """Return the filter in an option; ValueError when it is none."""
     try:
         data = base64.b64decode(text, validate=True)
-        return Filter(msgspec.msgpack.decode(data, type=FilterTerms))
+        return Filter(from_msgpack(data, FilterTerms))
     except (binascii.Error, *UNREADABLE) as error:
         raise ValueError(f'option "filter" is none that `read_table` has made: {error}') from error
 

@@ -15,6 +15,7 @@ import msgspec
 
 from rezone.wire.errors import UNREADABLE
 from rezone.wire.messages import NodeId, PartitionId
+from rezone.wire.typed import from_json
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ def decoded(text: str, kind: type[T], what: str, *, strict: bool = True) -> T:
     Raises ValueError, which says that it is not `what`, when it is another text.
     """
     try:
-        return msgspec.json.decode(_unpacked(text), type=kind, strict=strict)
+        return from_json(_unpacked(text), kind, strict=strict)
     except (*UNREADABLE, OSError, EOFError) as error:
         raise ValueError(f"not a {what}: {error}") from error
 

@@ -21,6 +21,7 @@ from rezone.wire.messages import (
 )
 from rezone.wire.messages.base import Message
 from rezone.wire.ranges import Count
+from rezone.wire.typed import msgpack_decoder
 
 
 def _messages_of(module: ModuleType) -> list[type[Message]]:
@@ -67,11 +68,10 @@ class _Numbered(msgspec.Struct):
     opaque: Count | None = None
 
 
-_numbered = msgspec.msgpack.Decoder(_Numbered)
+_numbered = msgpack_decoder(_Numbered)
 
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-    type=functools.reduce(operator.or_, ALL_MESSAGES),
-)
+_any_message: Any = functools.reduce(operator.or_, ALL_MESSAGES)
+_decoder = msgpack_decoder(_any_message)
 
 
 def encode(message: Message) -> bytes:

@@ -15,11 +15,12 @@ from rezone.wire.messages import Heartbeat, Message, NodeId
 from rezone.wire.transport.channel import CHANNEL_ERRORS, Channel
 from rezone.wire.transport.identity import node_host
 from rezone.wire.transport.tls import TlsFiles, TlsSource, explained, utc_now
+from rezone.wire.typed import msgpack_decoder
 
 Reply = TypeVar("Reply", bound=Message)
 
 _info_encoder = msgspec.msgpack.Encoder()
-_info_decoder = msgspec.msgpack.Decoder(ErrorInfo)
+_info_decoder = msgpack_decoder(ErrorInfo)
 
 # gRPC reads it with its first connection. Its own resolver goes on to servers outside the cluster
 # when a name has no IPv6 address, and a call ends before they have all been silent (decision 0511).
