@@ -13,6 +13,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ from rezone.wire.errors import FeedTruncatedError
 from rezone.wire.messages import FeedLimits, ZoneConfig
 
 MIB = 1 << 20
-WRITTEN_SHARE = 2.0
+PAUSE_SECONDS = 0.01
+
+WRITTEN_SHARE = 1.6
 ROWS, ROW_BYTES, _BATCH_ROWS = 2_000, 1024, 500
 CONFIG = ZoneConfig(
     zone="z",
@@ -47,7 +50,11 @@ class SmallNode(ProcessNode):
 
     def __init__(self, node_id: int, directory: Path, *arguments: str) -> None:
         super().__init__(node_id, directory, *arguments)
-        self.environment["REZONE_NODE_TRIM_INTERVAL_MS"] = "100"
+        self.environment |= {
+            "REZONE_NODE_TRIM_INTERVAL_MS": "100",
+            "REZONE_NODE_WRITE_BUFFERS_BYTES": str(8 * MIB),
+            "REZONE_NODE_COLLECT_PERCENT_MAX": "90",
+        }
 
 
 def batches() -> list[Any]:
@@ -65,10 +72,12 @@ def batches() -> list[Any]:
 
 def write(c: Coordinator, client: TableClient, disk: Path, size: int) -> dict[str, Any]:
     """Write until much more was written than the disk has; return how the node took it."""
+    pause = threading.Event()
     turn, free_least, full, log_most = batches(), size, "", 0
     writes = int(WRITTEN_SHARE * size / (_BATCH_ROWS * ROW_BYTES))
     for number in range(writes):
         client.write(turn[number % len(turn)])
+        pause.wait(PAUSE_SECONDS)
         free_least = min(free_least, free_bytes(disk))
         if number % 20 == 0:
             full = full or c.report(0, 0).disk.value

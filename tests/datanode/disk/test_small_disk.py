@@ -12,7 +12,7 @@ from e2e.chaos import apart
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("small_disk_run.py")
-DISK_BYTES = 512 << 20
+DISK_BYTES = 384 << 20
 
 
 @pytest.fixture(scope="module")
