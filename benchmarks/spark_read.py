@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import random
 import shutil
 import statistics
 import sys
@@ -34,6 +35,8 @@ from rezone.client import col
 from rezone.wire.codec.schema import Index
 
 ROWS_PER_BATCH = 20_000
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_NOISE_CHARS, _STEP = 10_000_019, 7919
 KEYS_MAX = 1024
 """So many keys of a filter are read by key."""
 
@@ -41,7 +44,11 @@ GOAL_PARQUET, GOAL_JDBC, GOAL_FILTER = 0.5, 3.0, 50.0
 
 
 def load(zone: Zone, rows: int, one_of: int) -> None:
-    """Write the rows; each value of `amount` is that of one row of so many."""
+    """Write the rows; each value of `amount` is that of one row of so many.
+
+    Payloads differ, and do not compress: Parquet would write one that all rows have once.
+    """
+    noise = "".join(random.Random(rows).choices(_LETTERS, k=_NOISE_CHARS))
     with zone.client() as client:
         batches = []
         for start in range(0, rows, ROWS_PER_BATCH):
@@ -50,7 +57,7 @@ def load(zone: Zone, rows: int, one_of: int) -> None:
                 pa.array(ids, pa.int64()),
                 pa.array([f"row-{n}" for n in ids]),
                 pa.array([n % one_of for n in ids], pa.int64()),
-                pa.array(["x" * 120] * len(ids)),
+                pa.array([noise[at : at + 120] for at in (n * _STEP % _NOISE_CHARS for n in ids)]),
             ]
             batches.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         write_all(client, batches)

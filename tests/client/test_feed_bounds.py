@@ -105,3 +105,16 @@ def test_positions_are_compared_range_by_range() -> None:
     assert len(bounds.split(positions([], [0]), positions([third, half], [1, 2, 3]), 2)) == 2
     ends = bounds.split(positions([], [1]), positions([third, half], [2, 1, 3]), 1)
     assert [start[0].start for start, _ in ends] == [0, half], "a token has no gap"
+
+
+def test_a_bound_is_reached_where_no_range_of_it_is_later() -> None:
+    """A range would be asked for no more though some of its changes have not come."""
+    rng = random.Random(11)
+    for _ in range(300):
+        cuts = sorted(rng.sample(range(1, 40), 5))
+        end = positions(cuts, [rng.randrange(5) for _ in range(6)])
+        bound = bounds.Bound(end)
+        first = rng.randrange(40)
+        last, time = rng.randrange(first + 1, 42), rng.randrange(5)
+        late = [p for p in end if p.time > time and p.start < last and first < p.end]
+        assert bound.is_reached(first, last, time) == (not late)

@@ -12,7 +12,8 @@ import pytest
 from replica_cluster import Coordinator
 
 from rezone.client import ChangeBatch, ChangeFeed, TableClient
-from rezone.client.feed.token import FeedTokenError
+from rezone.client.feed.bounds import Bound
+from rezone.client.feed.token import FeedTokenError, decode_token
 from rezone.client.operations.sequenced import SequencedWrites
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.errors import NotReadyError, ProducerFencedError
@@ -180,6 +181,50 @@ def test_a_batch_ends_while_writers_go_on(
     monkeypatch.setattr(ChangeFeed, "poll", poll_beside_a_writer)
     end = found.latestOffset(start, found.getDefaultReadLimit())
     assert 0 < batch(found, start, end).total() < 5000
+
+
+@pytest.mark.proves("SP-03")
+def test_a_batch_of_few_changes_is_read_by_one_task(
+    zone: Coordinator, table: TableClient, open_readers: list[ChangesReader]
+) -> None:
+    """Each task connects to the zone, which takes longer than to read a few changes."""
+    found = reader(zone, open_readers)
+    start = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    table.write(rows(0, 100, "few"))
+    end = found.latestOffset(start, found.getDefaultReadLimit())
+    assert len(found.partitions(start, end)) == 1
+    again = reader(zone, open_readers)  # after a restart it is not known how many they are
+    assert len(again.partitions(start, end)) == 2
+    assert batch(found, start, end) == batch(again, start, end)
+
+
+def test_nobody_is_asked_for_changes_behind_the_last_one_that_is_wanted(
+    table: TableClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task ends when its requests are answered: those without news by then wait for a second."""
+    with table.changes() as feed:
+        start = feed.poll(10.0).token
+    assert start is not None
+    table.write(rows(0, 100, "wanted"))
+    came = 0
+    with table.changes(start) as feed:
+        while came < 100:
+            found = feed.poll(10.0)
+            came += found.changes.num_rows
+    end = found.token
+    assert end is not None
+    asked: list[tuple[int, int, int]] = []
+    ask = ChangeFeed._ask
+
+    def noted(feed: ChangeFeed, address: str, ranges: list[Any]) -> None:
+        asked.extend((each.start, each.end, each.time) for each in ranges)
+        ask(feed, address, ranges)
+
+    monkeypatch.setattr(ChangeFeed, "_ask", noted)
+    list(table.changes_between(start, end))
+    bound = Bound(decode_token("u", end))
+    assert asked
+    assert not any(bound.is_reached(*each) for each in asked)
 
 
 def batch_size(found: ChangesReader, start: Any, end: Any) -> int:

@@ -16,6 +16,7 @@ def read_between(feed: ChangeFeed, codec: RowCodec, zone_uid: str, end: Position
 
     Errors as of `ChangeFeed.poll`.
     """
+    feed.end_at(end)
     with feed:
         while True:
             token = feed.token

@@ -5,6 +5,8 @@ behind one position and not behind another by its key's hash and its commit time
 tells it and however the zone is cut by then.
 """
 
+import bisect
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +69,24 @@ def lowest(one: Positions, other: Positions) -> list[RangePosition]:
 def is_reached(bound: Positions, now: Positions) -> bool:
     """Whether all changes up to a bound have come."""
     return all(each.one.time <= each.other.time for each in overlaps(bound, now))
+
+
+class Bound:
+    """Where changes end for who wants no more, range by range."""
+
+    def __init__(self, end: Positions) -> None:
+        self._end = end
+        self._starts = [each.start for each in end]
+
+    def is_reached(self, start: int, end: int, time: int) -> bool:
+        """Whether all changes of some hashes have come that are wanted."""
+        first = max(0, bisect.bisect_right(self._starts, start) - 1)
+        for each in itertools.islice(self._end, first, None):
+            if each.start >= end:
+                break
+            if each.time > time:
+                return False
+        return True
 
 
 def hashes_of(codec: RowCodec, changes: Any) -> npt.NDArray[np.uint64]:

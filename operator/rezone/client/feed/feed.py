@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from rezone.client.feed import rows
+from rezone.client.feed.bounds import Bound, Positions
 from rezone.client.feed.positions import FeedPositions, FollowedRange
 from rezone.client.feed.token import encode_token
 from rezone.client.feed.traced import traced_poll
@@ -102,6 +103,7 @@ class ChangeFeed:
         self._fetch_again = self._clock()
         self._closed = threading.Event()
         self._error: RezoneError | None = None
+        self._bound: Bound | None = None
 
     @property
     def token(self) -> str | None:
@@ -113,6 +115,13 @@ class ChangeFeed:
     def resolved_time(self) -> int:
         """All changes with commit times up to this one were given; 0 while that is not known."""
         return min(each.time or 0 for each in self._positions.ranges)
+
+    def end_at(self, end: Positions) -> None:
+        """Ask for nothing more of what has all changes up to a position; some may come yet.
+
+        A request that nobody wants the answer of would hold up `close`.
+        """
+        self._bound = Bound(end)
 
     def __iter__(self) -> Iterator[ChangeBatch]:
         """Yield batches and marks, until the feed is closed."""
@@ -155,7 +164,7 @@ class ChangeFeed:
         by_address: dict[str, list[FollowedRange]] = {}
         begun = self._positions.have_begun
         for each in self._positions.ranges:
-            if each.in_flight or (each.time is not None and not begun):
+            if each.in_flight or (each.time is not None and (not begun or self._is_over(each))):
                 continue
             if (address := self._tries.address(each)) is not None:
                 by_address.setdefault(address, []).append(each)
@@ -164,6 +173,12 @@ class ChangeFeed:
                 self._ask(address, asked)
         if self._tries.lacks_routes:
             self._fetch_routes()
+
+    def _is_over(self, each: FollowedRange) -> bool:
+        bound, time = self._bound, each.time
+        return (
+            bound is not None and time is not None and bound.is_reached(each.start, each.end, time)
+        )
 
     def _fetch_routes(self) -> None:
         """Fetch newer routes, but not all the time."""

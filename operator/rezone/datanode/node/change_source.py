@@ -60,6 +60,10 @@ _READS_MAX = 8
 REST_SECONDS_MAX = 1.0
 """For so long at most an answer rests, however many others do: who asks has a deadline."""
 
+_WEIGHT = 1.5
+"""What an answer costs in all, as a multiple of its thread's processor time: it is encoded and sent
+after its rest, and gRPC has threads of its own (benchmarks/feed_cost.py --apart)."""
+
 _LOOK_SECONDS = 0.1
 """How often a follower's log is looked at: nobody is told what it hears to be committed."""
 
@@ -135,7 +139,7 @@ class ChangeSource:
         if len(request.ranges) > RANGES_MAX:
             raise ConflictError(f"{len(request.ranges)} ranges are asked for, {RANGES_MAX} may be")
         notifier = Notifier()
-        steps = CopySteps(self._foreground, rest_seconds_max=REST_SECONDS_MAX)
+        steps = CopySteps(self._foreground, _WEIGHT, rest_seconds_max=REST_SECONDS_MAX)
         with listening(self._partitions_of(request.ranges), notifier):
             while True:
                 notifier.clear()

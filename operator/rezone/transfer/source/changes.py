@@ -43,9 +43,13 @@ TASKS_PER_BATCH = 64
 NEWS_SECONDS = 0.5
 """So long the driver waits for news when Spark asks for the end of the next batch."""
 
-FOLLOW_SECONDS = 0.5
-"""After so long a batch that has changes ends though more come, as they always do from writers that
-never pause: their first change would wait for a full batch."""
+FOLLOW_SECONDS = 5.0
+"""A batch that has changes ends with what was committed when Spark asked for it, as there is always
+a next change where writers never pause. After so long in any case: a partition may lack a leader.
+"""
+
+ROWS_PER_TASK = 20_000
+"""A task begins with a connection to the zone: fewer changes than these are read sooner by one."""
 
 ACKNOWLEDGE_SECONDS = 10.0
 """How often a named feed tells data nodes what it has stored, at most."""
@@ -293,6 +297,7 @@ class _Planner:
         self._moved = time.monotonic()
         self._acknowledged = float("-inf")
         self._last: bounds.Positions | None = None
+        self._end, self._rows = "", 0
 
     def acknowledge(self, feed: str, token: str) -> None:
         """Tell data nodes what is kept no longer, now and then; they may miss it."""
@@ -331,6 +336,8 @@ class _Planner:
 
     def split(self, start: str, end: str, parts: int) -> list[tuple[str, str]]:
         """Return what lies between two tokens as pairs of tokens of some ranges each."""
+        if end == self._end:
+            parts = min(parts, max(1, -(-self._rows // ROWS_PER_TASK)))
         cut = bounds.split(self._positions(start), self._positions(end), parts)
         return [(self._token(one), self._token(other)) for one, other in cut]
 
@@ -345,14 +352,14 @@ class _Planner:
         except BaseException:
             self._close_feed()  # it may have told changes that no batch has
             raise
-        return self._moved_to(start, after, has_rows=rows > 0)
+        self._end, self._rows = self._moved_to(start, after, has_rows=rows > 0), rows
+        return self._end
 
     def _follow(self, start: str, limits: _Limits) -> tuple[bounds.Positions, int]:
         """Follow the feed until a batch is full, or nothing more is there; return its end."""
         after, feed = self._positions(start), self._feed_at(start)
         rows, bytes_left = 0, limits.bytes
-        # Who asks for all there is asks once.
-        until = time.monotonic() + FOLLOW_SECONDS if limits.rows < COUNT_MAX else float("inf")
+        asked, until = time.time_ns() // 1000, time.monotonic() + FOLLOW_SECONDS
         while not self._is_last(after):
             batch = feed.poll(NEWS_SECONDS)
             if batch.token is None:
@@ -369,7 +376,11 @@ class _Planner:
             if room < found.num_rows:
                 return bounds.cut(before, after, found, room, takes_one=not rows), limits.rows
             rows += found.num_rows
-            if rows >= limits.rows or (rows and time.monotonic() > until):
+            if rows >= limits.rows:
+                break
+            has_all = batch.resolved_time >= asked or time.monotonic() > until
+            # Who asks for all there is asks once, and gets what comes meanwhile, too.
+            if rows and has_all and limits.rows < COUNT_MAX:
                 break
             if not found.num_rows and self._last is None:
                 break
