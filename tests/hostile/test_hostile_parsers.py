@@ -27,16 +27,17 @@ UNREAD = Path(__file__).with_name("own_bytes.yaml")
 PARSERS: dict[str, Parser] = {**OF_NODES, **OF_OPERATORS, **OF_JOBS}
 
 READING = {
-    *("b64decode", "convert", "decompress", "from_buffer", "fromhex", "frombuffer", "loads"),
+    *("b64decode", "decompress", "from_buffer", "fromhex", "frombuffer", "loads"),
     *("fromisoformat", "iter_unpack", "load_der_x509_certificate", "load_pem_private_key"),
     *("load_pem_x509_certificate", "load_pem_x509_certificates", "load_pem_x509_csr"),
     *("open_csv", "open_file", "open_stream", "parse_qs", "read_message", "read_record_batch"),
     *("read_schema", "read_table", "safe_load", "unhexlify", "unpack", "unpack_from"),
-    *("urlsafe_b64decode", "ParquetFile", "Decoder"),
+    *("urlsafe_b64decode", "ParquetFile"),
+    *("from_builtins", "from_json", "from_msgpack", "msgpack_decoder"),
 }
-"""What libraries read bytes by, whatever of them it is called at; and `decode` of msgspec's."""
+"""What reads bytes: functions of libraries, whatever they are called at, and `rezone.wire.typed`."""
 
-DECODERS = ("msgspec.json.decode", "msgspec.msgpack.decode", "_decoder.decode", "_numbered.decode")
+DECODERS = ("_decoder.decode", "_numbered.decode")
 ELSEWHERE = ("rezone.local", "rezone.cli.demo")
 """The one-machine cluster and the demo: in no package that is installed."""
 
