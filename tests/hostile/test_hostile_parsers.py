@@ -35,7 +35,8 @@ READING = {
     *("urlsafe_b64decode", "ParquetFile"),
     *("from_builtins", "from_json", "from_msgpack", "msgpack_decoder"),
 }
-"""What reads bytes: functions of libraries, whatever they are called at, and `rezone.wire.typed`."""
+"""What reads bytes: functions of libraries and of `rezone.wire.typed`, whatever they are called at.
+"""
 
 DECODERS = ("_decoder.decode", "_numbered.decode")
 ELSEWHERE = ("rezone.local", "rezone.cli.demo")
