@@ -43,6 +43,7 @@ for way in ways:
 """
 
 
+@pytest.mark.proves("TR-03")
 def test_threads_that_use_a_type_for_the_first_time_do_not_end_the_process() -> None:
     """A data node died by SIGSEGV when tasks of a job came to several partitions at once.
 
