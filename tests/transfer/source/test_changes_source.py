@@ -1,6 +1,7 @@
 """The streaming source and the sinks without a Spark session, on real data nodes."""
 
 import pickle
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from rezone.client.feed.token import FeedTokenError, decode_token
 from rezone.client.operations.sequenced import SequencedWrites
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.errors import NotReadyError, ProducerFencedError
-from rezone.wire.messages import FeedLimits, ZoneConfig
+from rezone.wire.messages import FeedLimits, FollowChanges, ZoneConfig
+from rezone.wire.transport.flight import NodeClient
 
 pytest.importorskip("pyspark.sql")
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -201,7 +203,7 @@ def test_a_batch_of_few_changes_is_read_by_one_task(
 def test_nobody_is_asked_for_changes_behind_the_last_one_that_is_wanted(
     table: TableClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task ends when its requests are answered: those without news by then wait for a second."""
+    """Nodes would read changes for a task that has all of its own, and send them."""
     with table.changes() as feed:
         start = feed.poll(10.0).token
     assert start is not None
@@ -225,6 +227,31 @@ def test_nobody_is_asked_for_changes_behind_the_last_one_that_is_wanted(
     bound = Bound(decode_token("u", end))
     assert asked
     assert not any(bound.is_reached(*each) for each in asked)
+
+
+def test_a_feed_ends_while_a_node_has_no_news_yet(
+    table: TableClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task and each end of a query would wait for answers that nobody wants any more."""
+    asked, answered, call = threading.Event(), threading.Event(), NodeClient.call
+
+    def without_news(node: NodeClient, request: Any, reply: Any, **options: Any) -> Any:
+        if isinstance(request, FollowChanges):
+            asked.set()
+            answered.wait(60)
+        return call(node, request, reply, **options)
+
+    monkeypatch.setattr(NodeClient, "call", without_news)
+    feed = table.changes()
+    feed.poll(0.1)
+    assert asked.wait(60)
+    closing = threading.Thread(target=feed.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    ended = not closing.is_alive()
+    answered.set()
+    closing.join(60)
+    assert ended
 
 
 def batch_size(found: ChangesReader, start: Any, end: Any) -> int:

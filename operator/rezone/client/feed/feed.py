@@ -119,7 +119,7 @@ class ChangeFeed:
     def end_at(self, end: Positions) -> None:
         """Ask for nothing more of what has all changes up to a position; some may come yet.
 
-        A request that nobody wants the answer of would hold up `close`.
+        A node would read and send what nobody wants.
         """
         self._bound = Bound(end)
 
@@ -245,9 +245,10 @@ class ChangeFeed:
         self._positions.took(asked, answer)
 
     def close(self) -> None:
-        """End the feed; waits for requests that are under way, which end within seconds."""
+        """End the feed; requests that are under way end by themselves, within seconds."""
         self._closed.set()
-        self._pool.shutdown(cancel_futures=True)
+        # Nobody waits: those without news are answered after `changes_poll_seconds`.
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
