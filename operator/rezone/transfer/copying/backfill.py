@@ -48,7 +48,7 @@ CALL_SECONDS: Final = 60.0
 CLAIM_SECONDS: Final = 3.0
 """How often the leader hears that the job goes on; it waits for three times as long."""
 
-PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 0.25
 PAUSE_SECONDS_MAX: Final = 16.0
 PATIENCE_SECONDS: Final = 300.0
 """For how long a range may refuse rows until the task fails; its leader backfills it meanwhile."""
