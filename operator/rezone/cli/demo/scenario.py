@@ -84,7 +84,7 @@ class Scenario:
                 await self._join_node(),
                 await self._drain_node(),
             ]
-            await self._move_leader()
+            await self._move_leader(watcher, traffic)
         finally:
             for each in watching:
                 each.cancel()
@@ -181,7 +181,7 @@ class Scenario:
         await self._cluster.until("the drained data node to go", empty, timeout_seconds=90)
         return result
 
-    async def _move_leader(self) -> None:
+    async def _move_leader(self, watcher: MoveWatcher, traffic: Traffic) -> None:
         routes = await self._cluster.routes(ZONE)
         partition = 0
         record = routes[partition]
@@ -198,6 +198,14 @@ class Scenario:
             return "x" if state == "Succeeded" else ""
 
         await self._cluster.until("the leader to move", ended, timeout_seconds=60)
+
+        async def noted() -> bool:
+            acks = traffic.acks[partition]
+            written = acks and acks[-1].leader_epoch > record.leader_epoch
+            return bool(written) and any(move.name == name for move in watcher.moves)
+
+        # Its gap has two sides, and the watch may be behind what was just read.
+        await self._cluster.until("a write that the new leader answers", noted, timeout_seconds=60)
 
     # --- following tasks ---------------------------------------------------------------------
 
