@@ -169,7 +169,7 @@ def measure(given: argparse.Namespace, rows: int) -> None:
     """Measure all cases in turn, round after round, and print."""
     whom = (False,) if given.apart else (False, True)
     ways = itertools.product((False, True), given.feeds, whom, given.percents)
-    nodes = 1 if given.apart else 3
+    nodes, nice = (1, _LAST_NICE) if given.apart else (3, 0)
     cases: dict[Case, list[Compared]] = {
         Case(percent, feeds, from_followers, old_rows): []
         for old_rows, feeds, from_followers, percent in ways
@@ -184,7 +184,6 @@ def measure(given: argparse.Namespace, rows: int) -> None:
         writers.run(given.seconds)  # nothing is cold for the first case
         for _ in range(given.rounds):
             for case, rounds in cases.items():
-                nice = _LAST_NICE if given.apart else 0
                 rounds.append(compared(zone, writers, case, given.seconds, nice=nice))
     rate, slowest, cost = (
         statistics.median(getattr(each, name) for each in writers.alone)

@@ -64,16 +64,15 @@ def run(
     ]
     for thread in threads:
         thread.start()
-    used = _Used(servers_cpu)
     threading.Event().wait(begin - time.monotonic())
-    used.begin()
+    first = _look(servers_cpu)
     threading.Event().wait(end - time.monotonic())
-    used.end()
+    last = _look(servers_cpu)
     for thread in threads:
         thread.join()
     if failures:
         raise failures[0]
-    return _figures(spent, seconds, used)
+    return _figures(spent, seconds, first, last)
 
 
 async def run_in_loop(
@@ -93,52 +92,44 @@ async def run_in_loop(
             if started >= begin:
                 mine.append(time.monotonic() - started)
 
-    used = _Used(servers_cpu)
-
-    async def look() -> None:
+    async def looks() -> "tuple[_Look, _Look]":
         await asyncio.sleep(begin - time.monotonic())
-        used.begin()
+        first = _look(servers_cpu)
         await asyncio.sleep(end - time.monotonic())
-        used.end()
+        return first, _look(servers_cpu)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(look())
+        looking = group.create_task(looks())
         for each in zip(operations, spent, strict=True):
             group.create_task(work(*each))
-    return _figures(spent, seconds, used)
+    return _figures(spent, seconds, *looking.result())
 
 
-class _Used:
-    """Processor time between two looks, which come late where all processors are busy."""
+class _Look(NamedTuple):
+    """What the clock and the processor times say; late where all processors are busy."""
 
-    def __init__(self, servers_cpu: Callable[[], float]) -> None:
-        self._servers_cpu = servers_cpu
-        self.seconds = self.client = self.servers = 0.0
-
-    def begin(self) -> None:
-        """Look for the first time."""
-        self._look(-1)
-
-    def end(self) -> None:
-        """Look for the second time."""
-        self._look(1)
-
-    def _look(self, sign: int) -> None:
-        self.seconds += sign * time.monotonic()
-        self.client += sign * time.process_time()
-        self.servers += sign * self._servers_cpu()
+    at: float
+    client: float
+    servers: float
 
 
-def _figures(spent: Sequence[Sequence[float]], seconds: float, used: _Used) -> Figures:
+def _look(servers_cpu: Callable[[], float]) -> _Look:
+    return _Look(time.monotonic(), time.process_time(), servers_cpu())
+
+
+def _figures(
+    spent: Sequence[Sequence[float]], seconds: float, first: _Look, last: _Look
+) -> Figures:
     times = [one * 1000 for mine in spent for one in mine]
-    seen = used.seconds > seconds / 2 and times
-    each_us = 1e6 / len(times) * seconds / used.seconds if seen else float("nan")
+    seen = last.at - first.at
+    known = times and seen > seconds / 2
+    each_us = 1e6 / len(times) * seconds / seen if known else float("nan")
     return Figures(
         len(times) / seconds,
         percentile(times, 0.5),
         percentile(times, 0.99),
-        used.client * each_us,
-        used.servers * each_us,
+        (last.client - first.client) * each_us,
+        (last.servers - first.servers) * each_us,
     )
 
 

@@ -1,6 +1,6 @@
 """Followers for benchmarks: a process whose threads follow the changes of a whole zone, each.
 
-    python benchmarks/harness/followers.py ADDRESS... --feeds N [--from-followers] [--old-rows]
+    python -m harness.followers ADDRESS... --feeds N [--from-followers] [--old-rows]
 
 "ready" on standard output once each feed has its first position. When its input gets a line, which
 is a commit time in microseconds, each feed goes on until it has all changes up to that time, at
@@ -10,14 +10,13 @@ came, those that they have taken in all, and seconds of the process's processor 
 
 import argparse
 import contextlib
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from harness.child import start
 from rezone.client import TableClient
 
 CATCH_UP_SECONDS = 30.0
@@ -44,11 +43,9 @@ class Followers:
         old_rows: bool,
         nice: int,
     ) -> None:
-        command = ["nice", f"-n{nice}", sys.executable, __file__, *addresses, f"--feeds={feeds}"]
-        command += ["--from-followers"] * from_followers + ["--old-rows"] * old_rows
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        arguments = [*addresses, f"--feeds={feeds}"]
+        arguments += ["--from-followers"] * from_followers + ["--old-rows"] * old_rows
+        self._process = start("followers", arguments, nice=nice)
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "ready\n":
             raise SystemExit("a process of feeds has not begun")
@@ -136,5 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "operator"))
     main()

@@ -8,9 +8,6 @@ many rows were acknowledged, and the seconds from its first batch until the last
 
 import argparse
 import contextlib
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -18,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from harness.child import input_ended, start
 from harness.zone import batch_of
 from rezone.client import TableClient
 
@@ -39,16 +37,7 @@ class SteadyWriter:
     """A running process that writes; `end` ends it."""
 
     def __init__(self, addresses: Sequence[str], per_second: int) -> None:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "harness.steady_writer"),
-                *(*addresses, f"--per-second={per_second}"),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        self._process = start("steady_writer", [*addresses, f"--per-second={per_second}"])
 
     def end(self) -> Written:
         """Have it end; return what it has written."""
@@ -95,13 +84,7 @@ def main() -> None:
     parser.add_argument("addresses", nargs="+")
     parser.add_argument("--per-second", type=int, required=True)
     given = parser.parse_args()
-    stop = threading.Event()
-
-    def wait_for_end() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=wait_for_end, daemon=True).start()
+    stop = input_ended()
     with TableClient(given.addresses) as client:
         written = _write(client, given.per_second, stop)
     print(written.rows, written.seconds, flush=True)

@@ -1,6 +1,6 @@
 """Foreground work for benchmarks: a process that writes and reads rows of one partition's zone.
 
-    python benchmarks/harness/traffic.py ADDRESS... --rows N --value-bytes B [--per-second R]
+    python -m harness.traffic ADDRESS... --rows N --value-bytes B [--per-second R]
 
 Each turn upserts ten rows and reads ten, by random keys of the first N. With `--per-second` that
 many turns a second are begun, else one follows the other. A line per turn on standard output:
@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from harness.child import input_ended, start
 from rezone.client import TableClient
 from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.messages import ZoneConfig
@@ -54,15 +54,8 @@ def traffic(
     addresses: Sequence[str], rows: int, value_bytes: int, per_second: float = 0
 ) -> Iterator[list[Turn]]:
     """Run the process meanwhile; the list grows with its turns."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, __file__, *addresses, f"--rows={rows}"),
-            *(f"--value-bytes={value_bytes}", f"--per-second={per_second}"),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    arguments = [f"--rows={rows}", f"--value-bytes={value_bytes}", f"--per-second={per_second}"]
+    process = start("traffic", [*addresses, *arguments])
     turns: list[Turn] = []
 
     reader = threading.Thread(target=_read_into, args=(process, turns), daemon=True)
@@ -89,13 +82,7 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, required=True)
     parser.add_argument("--per-second", type=float, default=0)
     given = parser.parse_args()
-    stop = threading.Event()
-
-    def wait_for_end() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=wait_for_end, daemon=True).start()
+    stop = input_ended()
     rng = random.Random(11)
     due = time.monotonic()
     with TableClient(given.addresses) as client:
@@ -114,5 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2] / "operator"))
     main()
