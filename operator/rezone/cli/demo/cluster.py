@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rezone.domain.routing.route_shards import decode_shard
 from rezone.local.agent.records import load_record
 from rezone.local.api import KubeApi
 from rezone.wire.messages import LeaderAndIsr, PartitionId
@@ -70,13 +71,11 @@ class DemoCluster:
 
     async def records(self, zone: str) -> dict[PartitionId, LeaderAndIsr]:
         """Return a zone's route records by the ids of their partitions, in their order."""
-        from rezone.wire.typed import from_json  # noqa: PLC0415 - only here
-
         labels = f"rezone.dev/zone={zone},app.kubernetes.io/component=routes"
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         shards = (await self.api.get(path, labelSelector=labels))["items"]
-        texts = {int(key): text for shard in shards for key, text in shard["data"].items()}
-        return {p: from_json(texts[p], LeaderAndIsr) for p in sorted(texts)}
+        found = [record for shard in shards for record in decode_shard(shard["data"]).items()]
+        return dict(sorted(found))
 
     async def until(
         self,

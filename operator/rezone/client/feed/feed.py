@@ -175,10 +175,9 @@ class ChangeFeed:
             self._fetch_routes()
 
     def _is_over(self, each: FollowedRange) -> bool:
-        bound, time = self._bound, each.time
-        return (
-            bound is not None and time is not None and bound.is_reached(each.start, each.end, time)
-        )
+        if self._bound is None or each.time is None:
+            return False
+        return self._bound.is_reached(each.start, each.end, each.time)
 
     def _fetch_routes(self) -> None:
         """Fetch newer routes, but not all the time."""
