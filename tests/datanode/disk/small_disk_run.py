@@ -31,7 +31,7 @@ MIB = 1 << 20
 PAUSE_SECONDS = 0.01
 
 WRITTEN_SHARE = 1.6
-ROWS, ROW_BYTES, _BATCH_ROWS = 2_000, 1024, 500
+ROWS, ROW_BYTES, BATCH_ROWS = 2_000, 1024, 500
 CONFIG = ZoneConfig(
     zone="z",
     zone_uid="u",
@@ -61,11 +61,11 @@ def batches() -> list[Any]:
     """Return batches of rows that do not compress."""
     noise = random.Random(7)
     schema, found = arrow_schema_of(CONFIG.table), []
-    for first in range(0, ROWS, _BATCH_ROWS):
+    for first in range(0, ROWS, BATCH_ROWS):
         keys = pa.array(
-            [n.to_bytes(8, "big") for n in range(first, first + _BATCH_ROWS)], pa.binary()
+            [n.to_bytes(8, "big") for n in range(first, first + BATCH_ROWS)], pa.binary()
         )
-        values = pa.array([noise.randbytes(ROW_BYTES) for _ in range(_BATCH_ROWS)], pa.binary())
+        values = pa.array([noise.randbytes(ROW_BYTES) for _ in range(BATCH_ROWS)], pa.binary())
         found.append(pa.RecordBatch.from_arrays([keys, values], schema=schema))
     return found
 
@@ -74,7 +74,7 @@ def write(c: Coordinator, client: TableClient, disk: Path, size: int) -> dict[st
     """Write until much more was written than the disk has; return how the node took it."""
     pause = threading.Event()
     turn, free_least, full, log_most = batches(), size, "", 0
-    writes = int(WRITTEN_SHARE * size / (_BATCH_ROWS * ROW_BYTES))
+    writes = int(WRITTEN_SHARE * size / (BATCH_ROWS * ROW_BYTES))
     for number in range(writes):
         client.write(turn[number % len(turn)])
         pause.wait(PAUSE_SECONDS)
@@ -84,7 +84,7 @@ def write(c: Coordinator, client: TableClient, disk: Path, size: int) -> dict[st
             logs = [each.stat().st_size for each in disk.rglob("log/*") if each.is_file()]
             log_most = max(log_most, sum(logs))
     return {
-        "written": writes * _BATCH_ROWS,
+        "written": writes * BATCH_ROWS,
         "free_least": free_least,
         "disk": full,
         "log_most": log_most,
