@@ -149,6 +149,13 @@ class OperatorProcess:
             while not await asyncio.to_thread(self._is_ready):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
+    async def until_ended(self, code: int) -> None:
+        """Wait until one of its lives has ended by itself, with this exit code."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            # Its keeper is a thread, and tells nobody.
+            while code not in self.ended:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
     def _is_ready(self) -> bool:
         url = f"http://127.0.0.1:{self.port}/readyz"
         try:

@@ -24,7 +24,8 @@ from rezone.kube.api.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from rezone.kube.api.kinds import ConfigMap, ZoneKind
+from rezone.kube.api.kinds import ConfigMap, Kind, Lease, TaskKind, ZoneKind
+from rezone.resources import GROUP, VERSION
 
 MAP = {"metadata": {"name": "m", "namespace": "ns", "resourceVersion": "1"}}
 
@@ -263,3 +264,37 @@ async def test_a_gateway_s_cookie_of_one_user_is_not_sent_for_another() -> None:
             await connection.request("GET", "/api")
     assert [b"Bearer bob" in each for each in heard] == [False, True]
     assert not [each for each in heard if b"cookie" in each.lower()]
+
+
+async def test_versions_are_those_of_all_objects(api: Kube, namespace: str) -> None:
+    """Watches would be taken for deaf, or deaf ones for good."""
+    made = [
+        await api.create(ConfigMap, {"metadata": {"name": name, "namespace": namespace}})
+        for name in ("a", "b")
+    ]
+    assert await api.versions(ConfigMap, namespace) == {
+        (namespace, m["metadata"]["name"]): m["metadata"]["resourceVersion"] for m in made
+    }
+
+
+async def test_kinds_that_the_api_server_does_not_list_are_named(api: Kube) -> None:
+    """Kopf would be let look for them, and look no more."""
+    absent = Kind(GROUP, VERSION, "Absent", "absents")
+    elsewhere = Kind("absent.dev", "v1", "Absent", "absents")
+    assert not await api.unserved((ZoneKind, TaskKind, Lease))
+    assert await api.unserved((ZoneKind, absent, elsewhere)) == [
+        f"absents.{GROUP}",
+        "absents.absent.dev",
+    ]
+
+
+async def test_a_group_whose_last_kind_has_just_gone_is_not_listed(tmp_path: Path) -> None:
+    """The error would look like an API server that is away."""
+    groups = {"groups": [{"versions": [{"groupVersion": ZoneKind.api_version}]}]}
+
+    def answer(request: str) -> bytes:
+        listed = request.startswith("GET /apis ")
+        return reply(200, json.dumps(groups).encode()) if listed else reply(404, b"{}")
+
+    async with server(tmp_path, answer) as kube:
+        assert await kube.unserved((ZoneKind,)) == [f"{ZoneKind.plural}.{GROUP}"]

@@ -16,6 +16,7 @@ from rezone.controller.nodes.monitors import WAITING_PAUSE_SECONDS, Monitors
 from rezone.controller.process import prepared as module
 from rezone.controller.process.prepared import Prepared
 from rezone.controller.process.wakes import Wakes
+from rezone.controller.process.watch_check import DeafWatchError
 from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.api.client import Kube
@@ -47,6 +48,7 @@ class ReadOnlyKube:
     def __init__(self) -> None:
         self.objects: dict[ObjectKind, Manifest] = {}
         self.errors: list[Exception] = []
+        self.unserved_looks = 0
         self.asked = asyncio.Event()
 
     async def find(self, kind: ObjectKind, _namespace: str, _name: str) -> Manifest | None:
@@ -62,6 +64,19 @@ class ReadOnlyKube:
         if found is None:
             raise MissingError("gone")
         return found
+
+    async def unserved(self, kinds: tuple[ObjectKind, ...]) -> list[str]:
+        """Return all kinds as often as is wanted, and none from then on."""
+        if self.errors:
+            raise self.errors.pop()
+        self.unserved_looks -= 1
+        return [kind.plural for kind in kinds] if self.unserved_looks >= 0 else []
+
+    async def versions(self, kind: ObjectKind, namespace: str | None) -> dict[tuple[str, str], str]:
+        """Return the version of the one object of a kind."""
+        assert namespace is None
+        found = (each["metadata"] for k, each in self.objects.items() if k == kind)
+        return {(m["namespace"], m["name"]): m["resourceVersion"] for m in found}
 
     async def create(self, *_: object, **__: object) -> Manifest:
         """Fail the test."""
@@ -194,12 +209,17 @@ def kube() -> ReadOnlyKube:
     return ReadOnlyKube()
 
 
-async def make_prepared(kube: ReadOnlyKube, monkeypatch: pytest.MonkeyPatch, tls: str) -> Prepared:
+async def make_prepared(
+    kube: ReadOnlyKube,
+    monkeypatch: pytest.MonkeyPatch,
+    tls: str,
+    failed: Callable[[BaseException | None], None] = lambda _error: None,
+) -> Prepared:
     """Return what a process that waits begins with."""
     monkeypatch.setattr(module, "KopfThread", FakeKopf)
     monkeypatch.setattr(module, "TRY_AGAIN_SECONDS", 0.001)
     settings = CoordinatorSettings(tls=tls)
-    made = Prepared(cast("Kube", kube), settings, failed=lambda _error: None)
+    made = Prepared(cast("Kube", kube), settings, failed)
     made.monitors.connector = lambda _zone: Dead  # type: ignore[method-assign, assignment, return-value]
     return made
 
@@ -244,4 +264,44 @@ async def test_only_the_leader_makes_the_authority(
     with pytest.raises(AssertionError, match="has written"):
         await prepared.complete()
     assert Secret not in kube.objects
+    await prepared.close()
+
+
+@pytest.mark.parametrize("leads", [False, True])
+async def test_watches_begin_when_the_api_server_lists_what_they_watch(
+    kube: ReadOnlyKube,
+    monkeypatch: pytest.MonkeyPatch,
+    leads: bool,
+) -> None:
+    """Kopf asks once: while an API server starts it would find nothing to watch, for ever."""
+    prepared = await make_prepared(kube, monkeypatch, "off")
+    kube.unserved_looks = 3
+    getting_ready = asyncio.create_task(prepared.complete() if leads else prepared.keep())
+    kopf = cast("FakeKopf", prepared._kopf)
+    await until(lambda: kube.unserved_looks == 0)
+    assert not kopf.begun
+    await until(lambda: kopf.begun)
+    getting_ready.cancel()
+    await asyncio.wait({getting_ready})
+    await prepared.close()
+
+
+@pytest.mark.proves("NW-06")
+async def test_watches_that_tell_nothing_end_the_process(
+    kube: ReadOnlyKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would look healthy, and hear of nothing that people ask for."""
+    failures: list[BaseException | None] = []
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.001)
+    prepared = await make_prepared(kube, monkeypatch, "off", failures.append)
+    kube.objects[ZoneKind] = zone_with("127.0.0.1:1")
+    prepared.wakes.wake(ZONE.object_key, "1")
+    keeping = asyncio.create_task(prepared.keep())
+    kopf = cast("FakeKopf", prepared._kopf)
+    await until(lambda: kopf.begun)
+    await asyncio.sleep(0)
+    assert not failures
+    kube.objects[ZoneKind]["metadata"]["resourceVersion"] = "2"
+    await until(keeping.done)
+    assert [type(failure) for failure in failures] == [DeafWatchError]
     await prepared.close()

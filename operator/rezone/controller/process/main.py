@@ -160,8 +160,8 @@ class OperatorProcess:
             await coordinator.close()
 
     def _watching_failed(self, error: BaseException | None) -> None:
-        """End the process; called from the watches' thread."""
-        log.error("watching ended by itself", error=str(error))
+        """End the process; called from the watches' thread, or from this one."""
+        log.error("the watches have failed", error=str(error))
         self._exit_code = EXIT_WATCH_FAILED
         self._loop.call_soon_threadsafe(self._election.stop)
 

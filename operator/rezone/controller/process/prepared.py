@@ -9,7 +9,7 @@ Concurrency: `keep` and `complete` may run side by side on one event loop.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import kopf
 import structlog
@@ -21,13 +21,14 @@ from rezone.controller.process.handlers import (
     watch_certificate_requests,
 )
 from rezone.controller.process.wakes import Wakes
-from rezone.controller.work.keys import ObjectKey, ZoneKey
+from rezone.controller.process.watch_check import DeafWatchError, WatchCheck
+from rezone.controller.work.keys import Kind, ObjectKey, ZoneKey
 from rezone.controller.work.queue import KeyedQueue
 from rezone.controller.work.settings import CoordinatorSettings
 from rezone.kube.api.client import Kube
 from rezone.kube.api.errors import KubeError
-from rezone.kube.api.kinds import Lease
-from rezone.kube.stored.lease import LEASE_NAME
+from rezone.kube.api.kinds import Kind as StoredKind
+from rezone.kube.api.kinds import MigrationKind, TaskKind, ZoneKind
 from rezone.kube.stored.store import StatusStore
 from rezone.kube.tls.certificates import (
     Certificates,
@@ -42,10 +43,16 @@ from rezone.wire.transport.tls import DIRECTORY_VARIABLE, TlsFilesError, tls_fro
 log = structlog.get_logger(__name__)
 
 TRY_AGAIN_SECONDS = 1.0
-LOOK_SECONDS = 60.0
-"""How often a process that waits looks whether its certificate is to be renewed."""
+LOOK_SECONDS = 30.0
+"""How often it looks whether its certificate is to be renewed, and whether its watches have told
+all that has changed. Kopf takes 21 s at most to connect a watch again."""
 KOPF_STOP_SECONDS = 5.0
 ZONES_AT_ONCE = 4
+_WATCHED: Mapping[Kind, StoredKind] = {
+    Kind.ZONE: ZoneKind,
+    Kind.TASK: TaskKind,
+    Kind.MIGRATION: MigrationKind,
+}
 
 
 def certificates_of(kube: Kube, settings: CoordinatorSettings) -> Certificates | None:
@@ -69,7 +76,7 @@ def certificates_of(kube: Kube, settings: CoordinatorSettings) -> Certificates |
 class Prepared:
     """Gets ready while `keep` runs, at the latest with `complete`; `close` ends all of it.
 
-    `failed` is called from another thread if the watches end by themselves.
+    `failed` is called, from any thread, if the watches end by themselves or tell nothing.
     """
 
     def __init__(
@@ -87,6 +94,8 @@ class Prepared:
         self._zones: KeyedQueue[ObjectKey] = KeyedQueue(self._look, concurrency=ZONES_AT_ONCE)
         self.wakes = Wakes(asyncio.get_running_loop(), self._zones.put)
         self._kopf = KopfThread(self._registry(), namespaces=settings.namespaces, failed=failed)
+        self._check = WatchCheck()
+        self._failed = failed
         self._starting = asyncio.Lock()
         self._started = False
 
@@ -100,6 +109,11 @@ class Prepared:
         while True:
             try:
                 ready = await self._begin(make_authority=False)
+                if ready:
+                    await self._check_watches()
+            except DeafWatchError as error:
+                self._failed(error)
+                return
             except (KubeError, TlsFilesError) as error:
                 log.warning("cannot get ready yet", error=str(error))
                 ready = False
@@ -107,7 +121,9 @@ class Prepared:
 
     async def complete(self) -> None:
         """Get ready as the leader, and watch no data nodes by the status alone any more."""
-        await self._begin(make_authority=True)
+        # An API server tells nobody that it serves a kind.
+        while not await self._begin(make_authority=True):  # noqa: ASYNC110
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
         await self._zones.close()
 
     async def close(self) -> None:
@@ -125,13 +141,25 @@ class Prepared:
                     await self.certificates.start()
                 elif not await self.certificates.read():
                     return False
-            elif not self._started:
-                # Watches that begin while the API server is away end the process.
-                await self._kube.find(Lease, self._settings.lease_namespace, LEASE_NAME)
             if not self._started:
+                # Watches that begin while the API server is away end the process. Kopf asks once
+                # what there is to watch, and a server that starts does not know our kinds yet.
+                if missing := await self._kube.unserved(tuple(_WATCHED.values())):
+                    log.warning("the API server does not serve our kinds yet", missing=missing)
+                    return False
                 self._started = True
                 self._kopf.start()
             return True
+
+    async def _check_watches(self) -> None:
+        """Compare what the watches have told with what is stored. Raises DeafWatchError."""
+        told = self.wakes.told
+        stored: dict[ObjectKey, str] = {}
+        for kind, stored_kind in _WATCHED.items():
+            for namespace in self._settings.namespaces or (None,):
+                found = await self._kube.versions(stored_kind, namespace)
+                stored |= {ObjectKey(kind, *names): version for names, version in found.items()}
+        self._check.look(told, stored)
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = build_registry(self.wakes.wake, self.wakes.wake_all_zones)

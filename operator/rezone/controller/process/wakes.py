@@ -1,4 +1,4 @@
-"""What the watches tell: remembered until this process leads, then passed on to its queue.
+"""What the watches tell: remembered, and passed on to the queue once this process leads.
 
 A watch that began before tells nothing twice: who leads later begins with every object that is
 known by then, as a process does that begins to watch.
@@ -7,7 +7,7 @@ Concurrency: `wake` and `wake_all_zones` are called from any thread (Kopf's), al
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.work.keys import Kind, ObjectKey
@@ -21,8 +21,13 @@ class Wakes:
     ) -> None:
         self._loop = loop
         self._on_zone = on_zone
-        self._known: dict[ObjectKey, str] = {}
+        self._told: dict[ObjectKey, str] = {}
         self._coordinator: Coordinator | None = None
+
+    @property
+    def told(self) -> Mapping[ObjectKey, str]:
+        """The resourceVersions of all objects, as the watches have told them by now."""
+        return dict(self._told)
 
     def wake(self, key: ObjectKey, version: str = "", *, gone: bool = False) -> None:
         """Wake an object; `version` is its resourceVersion as a watch has told, `gone` its end.
@@ -38,20 +43,19 @@ class Wakes:
     def pass_on(self, coordinator: Coordinator) -> None:
         """Pass on what is known, and all that comes."""
         self._coordinator = coordinator
-        known, self._known = self._known, {}
-        for key, version in known.items():
+        for key, version in self.told.items():
             self._take(key, version, gone=False)
 
     def _take(self, key: ObjectKey, version: str, gone: bool) -> None:  # noqa: FBT001
+        if gone:
+            self._told.pop(key, None)
+        elif version:
+            self._told[key] = version
         if self._coordinator is not None:
             if version:
                 self._coordinator.metrics.note_seen(key, version)
             self._coordinator.queue.put(key)
             return
-        if gone:
-            self._known.pop(key, None)
-        elif version:
-            self._known[key] = version
         if version and key.kind is Kind.ZONE:
             self._on_zone(key)
 

@@ -8,8 +8,9 @@ Concurrency: a `Kube` belongs to one event loop and may be used by any number of
 """
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -162,13 +163,42 @@ class Kube:
         The API server sends their metadata alone, so neither the size of an object nor what cannot
         be read of it matters.
         """
+        metas = await self._metadata(kind, namespace, labels)
+        return [(m["namespace"], m["name"]) for m in metas if not m.get("deletionTimestamp")]
+
+    async def versions(
+        self, kind: Kind, namespace: str | None = None
+    ) -> Mapping[tuple[str, str], str]:
+        """Return the resourceVersion of each object of a namespace (None: of all) by both names."""
+        metas = await self._metadata(kind, namespace, None)
+        return {(m["namespace"], m["name"]): m["resourceVersion"] for m in metas}
+
+    async def _metadata(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None
+    ) -> Sequence[Manifest]:
         query = {"limit": str(LIST_CHUNK_OBJECTS)}
         if labels:
             query["labelSelector"] = _selector(labels)
         call = _chunks(self._connection, kind.path(namespace), query, accept=METADATA_LIST)
         found, _ = await self._send(call, f"{kind.name} names in {namespace or 'all'}")
-        metas = (each["metadata"] for each in found)
-        return [(m["namespace"], m["name"]) for m in metas if not m.get("deletionTimestamp")]
+        return [each["metadata"] for each in found]
+
+    async def unserved(self, kinds: Collection[Kind]) -> Sequence[str]:
+        """Return which of these custom kinds the API server does not list, as plural.group.
+
+        It does not while it starts, after it answers for its own kinds and before the custom ones.
+        """
+        call = self._connection.request("GET", "/apis")
+        groups = (await self._send(call, "the groups of the API"))["groups"]
+        known = {each["groupVersion"] for group in groups for each in group["versions"]}
+        listed: set[tuple[str, str]] = set()
+        for version in known & {kind.api_version for kind in kinds}:
+            call = self._connection.request("GET", f"/apis/{version}")
+            with contextlib.suppress(MissingError):  # its last kind has just been deleted
+                found = await self._send(call, f"the kinds of {version}")
+                listed |= {(version, each["name"]) for each in found["resources"]}
+        missing = [kind for kind in kinds if (kind.api_version, kind.plural) not in listed]
+        return [f"{kind.plural}.{kind.group}" for kind in missing]
 
     async def first(
         self,
