@@ -29,6 +29,7 @@ from rezone.client.operations.writes import Writes
 from rezone.client.requests.calls import Budget, Ended, settling
 from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
+from rezone.client.requests.turns import Turns
 from rezone.client.routing.placement import Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError
 from rezone.datanode.replica.replica import Replica
@@ -82,7 +83,12 @@ class SimulatedDispatcher:
         self._codec = codec
         self._sent: list[_Sent] = []
         self._numbers = itertools.count(1)
+        self._turns = Turns(lambda partition: str(partition % 2), plane.loop.monotonic)
         self.placement = Placement(plane.old, plane.new)
+
+    def turns(self) -> Turns:
+        """Return the turns of writes, as if two nodes led."""
+        return self._turns
 
     def submit(self, request: Request) -> bool:
         """Take a request; it ends in a step."""
@@ -95,6 +101,7 @@ class SimulatedDispatcher:
     def step(self, now: float) -> None:
         """Go on with each request."""
         self._learn()
+        self._turns.look()
         for sent in list(self._sent):
             self._go_on(sent, now)
 

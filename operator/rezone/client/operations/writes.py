@@ -3,11 +3,11 @@
 All batches carry the client's producer (`producer`). Once that is fenced nothing more is sent.
 
 Per partition requests are numbered and sent one at a time. Small batches that wait meanwhile share
-the next request, in their order (`sharing`). A request of several calls that is refused at once is
-split, until it is known whose rows are refused: each call has its own end. A request whose answer
-is lost is sent again with the same number, which a node applies at most once. A request that ended
-with OutcomeUnknownError keeps its number taken: the next one takes a higher one, so a copy of it
-still on the wire can be told from the new one.
+the next request, in their order (`sharing`), which waits for its turn at the leader (`turns`). A
+request of several calls that is refused at once is split, until it is known whose rows are refused:
+each call has its own end. A request whose answer is lost is sent again with the same number, which
+a node applies at most once. A request that ended with OutcomeUnknownError keeps its number taken:
+the next one takes a higher one, so a copy of it still on the wire can be told from the new one.
 
 When a partition was re-sharded (B-08), its lane is moved: its batches are cut again by key and put
 behind those of the lanes of whoever serves their rows by now. A batch that was sent says so there
@@ -35,6 +35,7 @@ from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.requests.sharing import SHARING_ROWS_MAX, Content, Limits, joined
 from rezone.client.requests.together import Cut
+from rezone.client.requests.turns import Turn
 from rezone.client.routing.placement import PartitionIds, Placement
 from rezone.client.settings import ClientSettings, OutcomeUnknownError, closed_error
 from rezone.wire.codec.keyspace import Hashes
@@ -136,6 +137,7 @@ class Writes:
         self._settings = settings
         self._gathering = gathering
         self._clock = clock
+        self._turns = dispatcher.turns()
         self._on_ack = on_ack
         self._lock = threading.Lock()
         self._lanes: dict[PartitionId, _Lane] = {}
@@ -230,7 +232,7 @@ class Writes:
         if lane is None:
             self._cut_again(batch, after_generation)
         else:
-            self._gathering.begin(functools.partial(self._next, lane))
+            self._gathering.begin(functools.partial(self._first, lane))
 
     def _open_lane(self, partition: PartitionId, codec: RowCodec) -> _Lane | None:
         """Return a partition's lane; None when it was re-sharded and has no batches any more."""
@@ -250,25 +252,42 @@ class Writes:
             lane = self._lanes[partition] = _Lane(partition, hashes, Limits(self._settings, codec))
         return lane
 
+    def _first(self, lane: _Lane) -> None:
+        """Send the first batch of a lane that had none."""
+        self._send_next(lane, self._turns.begin(lane.partition))
+
     def _next(self, lane: _Lane) -> None:
+        """Send the lane's next batch when it is its turn; many rows have no others to wait for."""
+        with self._lock:
+            if not lane.waiting:
+                lane.busy = False
+                return
+            many = lane.waiting[0].content.rows > SHARING_ROWS_MAX
+        if many:
+            self._first(lane)
+        else:
+            self._turns.wait(lane.partition, functools.partial(self._send_next, lane))
+
+    def _send_next(self, lane: _Lane, turn: Turn) -> None:
         """Send the lane's next batch, with those behind it that fit."""
         while True:
             with self._lock:
                 if not lane.waiting:
                     lane.busy = False
-                    return
+                    break
                 group = lane.limits.take(lane.waiting, _fits)
                 lost = self._producer.lost
                 if lost is None:
                     lane.sequence += 1
             # Without the lock: nobody else sends of a lane that is busy.
-            if lost is None and self._dispatcher.submit(self._request(lane, group, lane.sequence)):
+            if lost is None and self._dispatcher.submit(self._request(lane, group, turn)):
                 return
             for batch in group:
                 self._end(batch, _unsent(batch, lane.partition, lost or closed_error()))
+        self._turns.end(turn)
 
-    def _request(self, lane: _Lane, group: list[_Batch], sequence: int) -> Request:
-        producer, first = self._producer.opened, group[0]
+    def _request(self, lane: _Lane, group: list[_Batch], turn: Turn) -> Request:
+        producer, first, sequence = self._producer.opened, group[0], lane.sequence
 
         def message(opaque: int) -> Message:
             return WriteRequest(
@@ -282,6 +301,7 @@ class Writes:
             )
 
         def done(outcome: Outcome) -> None:
+            self._turns.end(turn)
             self._done(lane, group, request, outcome)
 
         request = Request(

@@ -39,6 +39,7 @@ from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Request
 from rezone.client.requests.suspects import Suspects
 from rezone.client.requests.traced import RequestTracer
+from rezone.client.requests.turns import Turns
 from rezone.client.routing.placement import Placement
 from rezone.client.routing.routes import Leader, RouteCache
 from rezone.client.settings import ClientSettings, backoff, closed_error
@@ -117,6 +118,7 @@ class Dispatcher:
         self._closed = False
         self._stale = False
         self._suspects = Suspects(settings.suspect_after_seconds)
+        self._turns: list[Turns] = []
         self.refreshes = 0
         self._threads = [
             threading.Thread(target=self._watch_loop, name="rezone-watch", daemon=True),
@@ -137,6 +139,12 @@ class Dispatcher:
         if connection is not None:
             self._gathering.begin(connection.push)
         return True
+
+    def turns(self) -> Turns:
+        """Return turns of a kind of request at the nodes that lead."""
+        turns = Turns(self._leader_address, self._clock)
+        self._turns.append(turns)
+        return turns
 
     @property
     def config(self) -> ZoneConfig | None:
@@ -162,6 +170,10 @@ class Dispatcher:
         """Return the cached leader of a partition."""
         with self._lock:
             return self._routes.leader(partition)
+
+    def _leader_address(self, partition: PartitionId) -> str:
+        leader = self.leader(partition)
+        return leader.address if leader is not None else ""
 
     def follower(self, partition: PartitionId, besides: Collection[str]) -> str | None:
         """Return the address of one of a partition's followers, at random; None without one."""
@@ -405,6 +417,8 @@ class Dispatcher:
             if now >= next_sweep:
                 next_sweep = now + sweep_every
                 self._sweep(now)
+                for turns in self._turns:
+                    turns.look()
 
     def _release_parked(self, now: float) -> list[Request]:
         late = []

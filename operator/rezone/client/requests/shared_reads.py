@@ -20,6 +20,7 @@ from rezone.client.requests.dispatch import Dispatcher
 from rezone.client.requests.gathering import Gathering
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.requests.sharing import Content, FoundRows, Limits, OwnRows, SharedRows, joined
+from rezone.client.requests.turns import Turn
 from rezone.client.settings import ClientSettings, closed_error
 from rezone.wire.codec.encoded_rows import Places
 from rezone.wire.codec.rows import RowCodec
@@ -66,6 +67,7 @@ class SharedReads:
         self._settings = settings
         self._gathering = gathering
         self._clock = clock
+        self._turns = dispatcher.turns()
         self._lock = threading.Lock()
         self._lanes: dict[PartitionId, _Lane] = {}
 
@@ -93,17 +95,26 @@ class SharedReads:
             if lane.busy:
                 return
             lane.busy = True
-        self._gathering.begin(functools.partial(self._next, partition, lane))
+        self._gathering.begin(functools.partial(self._first, partition, lane))
+
+    def _first(self, partition: PartitionId, lane: _Lane) -> None:
+        self._send_next(partition, lane, self._turns.begin(partition))
 
     def _next(self, partition: PartitionId, lane: _Lane) -> None:
+        """Send what waits when it is its turn."""
         with self._lock:
             if not lane.waiting:
                 # Partitions come and go with re-shardings: only those that are read have a lane.
                 self._lanes.pop(partition, None)
                 return
+        self._turns.wait(partition, functools.partial(self._send_next, partition, lane))
+
+    def _send_next(self, partition: PartitionId, lane: _Lane, turn: Turn) -> None:
+        with self._lock:
             group = lane.limits.take(lane.waiting, _fits)
 
         def done(request: Request, outcome: Outcome) -> None:
+            self._turns.end(turn)
             self._next(partition, lane)
             self._done(partition, group, request, outcome)
 
