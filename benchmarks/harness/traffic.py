@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from harness.child import input_ended, start
+from harness.zone import percentile
 from rezone.client import TableClient
 from rezone.wire.codec.rows import arrow_schema_of
 from rezone.wire.messages import ZoneConfig
@@ -34,6 +35,33 @@ class Turn(NamedTuple):
     at: float
     write: float
     read: float
+
+
+class Window(NamedTuple):
+    """The turns of some windows of one kind, and the windows' seconds."""
+
+    turns: list[Turn]
+    seconds: list[float]
+
+    def add(self, turns: list[Turn], begun: float, ended: float) -> None:
+        """Add the turns that ended between two moments."""
+        self.turns.extend(turn for turn in turns if begun < turn.at <= ended)
+        self.seconds.append(ended - begun)
+
+    @property
+    def per_second(self) -> float:
+        """Turns per second."""
+        return len(self.turns) / sum(self.seconds)
+
+    def slowest(self, part: str) -> float:
+        """Return the 99th percentile of a turn's part, in milliseconds."""
+        return percentile([getattr(turn, part) for turn in self.turns], 0.99) * 1e3
+
+
+def wait_for(turns: list[Turn], count: int) -> None:
+    """Wait until the traffic has made so many turns."""
+    while len(turns) < count:
+        threading.Event().wait(0.05)
 
 
 def key_of(number: int) -> bytes:

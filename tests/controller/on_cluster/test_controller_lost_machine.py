@@ -1,7 +1,7 @@
 """A machine falls silent with the leading operator and a data node on it: both are frozen.
 
 Nothing is refused and no connection breaks; only times tell (docs/operate/failures/failover.md).
-How long it takes is measured by benchmarks/lost_machine.py.
+How long it takes is measured by benchmarks/failures/lost_machine.py.
 """
 
 from __future__ import annotations

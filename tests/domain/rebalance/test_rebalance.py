@@ -312,7 +312,8 @@ def _calls_of(size: int) -> int:
 def test_the_work_of_a_decision_grows_no_faster_than_its_zone() -> None:
     """The coordinator would not keep up with a zone of 16,384 partitions.
 
-    Calls are counted, which no other process changes; `benchmarks/zone_pass.py` has the time.
+    Calls are counted, which no other process changes; `benchmarks/control/zone_pass.py` has the
+    time.
     """
     few, many = _calls_of(4_096), _calls_of(16_384)
     assert many < 5 * few

@@ -75,8 +75,8 @@ FILES_WEIGHT = 8.0
 """What sending costs clients in all, as a multiple of the sending thread's processor time.
 
 The kernel, the disk and, on the same machine, the receiver do the rest; most of it where the
-sender only passes on a file's bytes. For files found by `benchmarks/foreground.py`, for rows by the
-processor time of both nodes (decisions 0184, 0194).
+sender only passes on a file's bytes. For files found by `benchmarks/moves/foreground.py`, for rows
+by the processor time of both nodes (decisions 0184, 0194).
 """
 
 

@@ -22,7 +22,7 @@ from rezone.wire.errors import RezoneError
 BUILD_WEIGHT = 2.0
 """What a step costs clients in all, as a multiple of this thread's processor time.
 
-Its entries are flushed and merged by the engine's threads; by `benchmarks/index_cost.py`.
+Its entries are flushed and merged by the engine's threads; by `benchmarks/storage/index_cost.py`.
 """
 
 _LOOK_SECONDS = 0.5

@@ -62,7 +62,7 @@ REST_SECONDS_MAX = 1.0
 
 _WEIGHT = 1.5
 """What an answer costs in all, as a multiple of its thread's processor time: it is encoded and sent
-after its rest, and gRPC has threads of its own (benchmarks/feed_cost.py --apart)."""
+after its rest, and gRPC has threads of its own (benchmarks/clients/feed_cost.py --apart)."""
 
 _LOOK_SECONDS = 0.1
 """How often a follower's log is looked at: nobody is told what it hears to be committed."""

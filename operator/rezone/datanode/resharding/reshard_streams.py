@@ -91,7 +91,7 @@ BACKFILL_WEIGHT: Final = 5.0
 """What taking rows in costs clients in all, as a multiple of the processor time of those threads.
 
 The network, the disk, and writing and sorting the engine's files take about three times as much,
-and the rest is by what writers keep in `benchmarks/resharding.py` (decisions 0180, 0194).
+and the rest is by what writers keep in `benchmarks/moves/resharding.py` (decisions 0180, 0194).
 """
 
 CLAIM_SECONDS: Final = 10.0
