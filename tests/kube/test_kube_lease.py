@@ -20,13 +20,20 @@ from rezone.kube.api.errors import (
     UnknownOutcomeError,
 )
 from rezone.kube.api.kinds import Lease
-from rezone.kube.stored.lease import LEASE_NAME, ElectionSettings, LeaderElection, new_identity
+from rezone.kube.stored.lease import (
+    LEASE_NAME,
+    Answers,
+    ElectionSettings,
+    LeaderElection,
+    new_identity,
+)
 
 SETTINGS = ElectionSettings(
     lease_duration_seconds=15,
     renew_deadline_seconds=10.0,
     renew_interval_seconds=2.0,
     retry_interval_seconds=3.0,
+    suspect_after_seconds=5.0,
 )
 
 
@@ -42,6 +49,8 @@ class Process:
         pod: str = "",
         *,
         times: ElectionSettings = SETTINGS,
+        address: str = "",
+        answers: Answers | None = None,
     ) -> None:
         self.clock = clock
         self.line = Line(kube)
@@ -53,6 +62,8 @@ class Process:
             namespace=namespace,
             identity=identity,
             pod=pod,
+            address=address,
+            answers=answers,
             settings=times,
             clock=clock,
         )
@@ -140,6 +151,111 @@ async def test_succession_takes_the_duration_and_a_look_at_most(first_look: floa
         await settle()
     waited, duration = clock.time - renewed, times.lease_duration_seconds
     assert duration <= waited <= duration + times.retry_interval_seconds
+    await two.end()
+
+
+class Asked:
+    """Whether holders answer; notes at which addresses they were asked."""
+
+    def __init__(self, *, there: bool) -> None:
+        self.there = there
+        self.addresses: list[str] = []
+
+    async def __call__(self, address: str) -> bool:
+        """Answer, or not."""
+        self.addresses.append(address)
+        return self.there
+
+
+async def test_a_leader_that_neither_renews_nor_answers_is_not_waited_for() -> None:
+    """Writes of what was led on its machine would wait for a whole Lease."""
+    leases, clock, asked = FakeLeases(), FakeClock(), Asked(there=False)
+    one = Process(leases, clock, "one", address="one:1")
+    await settle()
+    await one.end()
+    two = Process(leases, clock, "two", address="two:1", answers=asked)
+    await settle()
+    clock.advance(3)
+    await settle()
+    clock.advance(1.9)
+    await settle()
+    assert (two.epochs, asked.addresses) == ([], [])
+    clock.advance(0.1)  # five seconds after it was first seen
+    await settle()
+    assert (two.epochs, asked.addresses) == ([2], ["one:1"])
+    await two.end()
+
+
+async def test_a_leader_that_answers_keeps_its_lease_for_its_duration() -> None:
+    """One whose API server is slow would be replaced by one whose own is as slow."""
+    leases, clock, asked = FakeLeases(), FakeClock(), Asked(there=True)
+    one = Process(leases, clock, "one", address="one:1")
+    await settle()
+    await one.end()
+    two = Process(leases, clock, "two", answers=asked)
+    await settle()
+    for _ in range(5):
+        assert two.epochs == []
+        clock.advance(3)
+        await settle()
+    assert two.epochs == [2]
+    assert set(asked.addresses) == {"one:1"}
+    await two.end()
+
+
+async def test_a_leader_that_renews_is_not_asked() -> None:
+    """Each look would cost both processes a connection."""
+    leases, clock, asked = FakeLeases(), FakeClock(), Asked(there=False)
+    one = Process(leases, clock, "one", address="one:1")
+    await settle()
+    two = Process(leases, clock, "two", answers=asked)
+    await settle()
+    for _ in range(40):
+        clock.advance(1)
+        await settle()
+    assert (one.epochs, two.epochs, asked.addresses) == ([1], [], [])
+    await one.end()
+    await two.end()
+
+
+async def test_the_address_of_a_holder_before_is_not_asked_for_the_next() -> None:
+    """A holder that says no address would be taken for lost as soon as its Lease is late."""
+    leases, clock, asked = FakeLeases(), FakeClock(), Asked(there=False)
+    one = Process(leases, clock, "one", address="one:1")
+    await settle()
+    one.election.stop()
+    await settle()
+    two = Process(leases, clock, "two")
+    await settle()
+    await two.end()
+    three = Process(leases, clock, "three", answers=asked)
+    await settle()
+    for _ in range(4):
+        clock.advance(3)
+        await settle()
+    assert (two.epochs, three.epochs, asked.addresses) == ([2], [], [])
+    await three.end()
+
+
+async def test_one_that_renews_while_it_is_asked_keeps_its_lease() -> None:
+    """It was only late: two would lead until the first one notices."""
+    leases, clock = FakeLeases(), FakeClock()
+    other = FakeClock()
+    one = Process(leases, other, "one", address="one:1")
+
+    async def answers(_address: str) -> bool:
+        other.advance(2)  # it renews, and its answer is lost
+        await settle()
+        return False
+
+    await settle()
+    two = Process(leases, clock, "two", answers=answers)
+    await settle()
+    for _ in range(6):
+        clock.advance(1)
+        await settle()
+    assert (one.epochs, two.epochs, one.lost) == ([1], [], 0)
+    await one.end()
     await two.end()
 
 
@@ -410,50 +526,96 @@ def test_settings_that_could_let_two_lead_are_refused() -> None:
         ElectionSettings(lease_duration_seconds=10, renew_deadline_seconds=9.5)
     with pytest.raises(ValueError, match="two renewals"):
         ElectionSettings(renew_interval_seconds=6)
+    with pytest.raises(ValueError, match="must not be suspected"):
+        ElectionSettings(renew_interval_seconds=2, suspect_after_seconds=2)
     assert new_identity() != new_identity()
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("asks", [False, True])
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_never_two_leaders_and_epochs_rise(seed: int) -> None:
-    """The one property all fencing builds on, under errors, lost answers, pauses and restarts."""
-    asyncio.run(_simulate(random.Random(seed)))
+def test_never_two_leaders_and_epochs_rise(asks: bool, seed: int) -> None:
+    """The one property all fencing builds on, under errors, lost answers, pauses and restarts.
+
+    Where holders are asked whether they are there, one that was frozen may believe in its Lease
+    for as long as it has to renew it, though another leads by then; its epoch is the lower one.
+    """
+    asyncio.run(_simulate(random.Random(seed), asks=asks))
 
 
-async def _simulate(rng: random.Random) -> None:
-    leases = FakeLeases()
-    clocks = [FakeClock(start=rng.uniform(0, 500)) for _ in range(3)]
-    processes = [Process(leases, clock, f"p{i}") for i, clock in enumerate(clocks)]
-    missed = [0.0, 0.0, 0.0]
-    epochs: list[int] = []
+class Three:
+    """Three processes, which are frozen now and then; with `asks` they ask for the holder."""
+
+    def __init__(self, rng: random.Random, *, asks: bool) -> None:
+        self._rng = rng
+        self._asks = asks
+        self.leases = FakeLeases()
+        self._clocks = [FakeClock(start=rng.uniform(0, 500)) for _ in range(3)]
+        self._missed = [0.0, 0.0, 0.0]
+        self._thawed = [float("-inf")] * 3
+        self.epochs: list[int] = []
+        self.processes = [self._new(i) for i in range(3)]
+
+    def _new(self, i: int) -> Process:
+        answers = self._answers if self._asks else None
+        return Process(self.leases, self._clocks[i], f"p{i}", address=str(i), answers=answers)
+
+    async def _answers(self, address: str) -> bool:
+        return not self._missed[int(address)]
+
+    async def turn(self, i: int, seconds: float) -> None:
+        """Let one see so much time pass, and what it missed; or freeze it, or leave it frozen."""
+        # A frozen process cannot act, so it may believe what it likes until it is thawed.
+        if self._rng.random() < (0.9 if self._missed[i] else 0.02):
+            self._missed[i] += seconds
+            return
+        self._clocks[i].advance(self._missed[i] + seconds)
+        if self._missed[i]:
+            self._thawed[i] = self._clocks[i].time
+        self._missed[i] = 0.0
+        await settle()
+        self._check()
+        if self.processes[i].task.done() or self._rng.random() < 0.02:
+            await self._restart(i)
+
+    def _check(self) -> None:
+        leading = {
+            i: process.epochs[-1]
+            for i, process in enumerate(self.processes)
+            if process.election.leading and not self._missed[i]
+        }
+        last = max(leading.values(), default=0)
+        for i, epoch in leading.items():
+            awake = self._clocks[i].time - self._thawed[i]
+            was_frozen = self._asks and awake <= SETTINGS.renew_deadline_seconds
+            assert epoch == last or was_frozen, "two lead"
+
+    async def _restart(self, i: int) -> None:
+        self.epochs += self.processes[i].epochs
+        if self._rng.random() < 0.5:
+            self.processes[i].election.stop()
+            await settle()
+        await self.processes[i].end()
+        self.processes[i] = self._new(i)
+        await settle()
+
+
+async def _simulate(rng: random.Random, *, asks: bool) -> None:
+    three = Three(rng, asks=asks)
     await settle()
-    for step in range(100):
-        _meddle(rng, leases, processes)
+    for _ in range(100):
+        _meddle(rng, three.leases, three.processes)
         seconds = rng.choice([0.5, 1.0, 2.0])
         for i in rng.sample(range(3), 3):
-            # A frozen process cannot act, so it may believe what it likes until it is thawed.
-            if rng.random() < (0.9 if missed[i] else 0.02):
-                missed[i] += seconds
-                continue
-            clocks[i].advance(missed[i] + seconds)
-            missed[i] = 0.0
-            await settle()
-            leading = [
-                p
-                for p, late in zip(processes, missed, strict=True)
-                if p.election.leading and not late
-            ]
-            assert len(leading) <= 1, f"step {step}"
-            if processes[i].task.done() or rng.random() < 0.02:
-                epochs += processes[i].epochs
-                await _restart(rng, leases, processes, i)
-    for process in processes:
+            await three.turn(i, seconds)
+    epochs = three.epochs
+    for process in three.processes:
         epochs += process.epochs
         await process.end()
     assert len(epochs) == len(set(epochs)), "an epoch was handed out twice"
     assert epochs, "nobody ever led"
-    stored = leases.objects["ns", LEASE_NAME]["spec"]["leaseTransitions"]
+    stored = three.leases.objects["ns", LEASE_NAME]["spec"]["leaseTransitions"]
     assert max(epochs) <= stored, "an epoch was used that is not in the Lease"
 
 
@@ -465,17 +627,6 @@ def _meddle(rng: random.Random, leases: FakeLeases, processes: list[Process]) ->
     for process in processes:
         if rng.random() < 0.1:
             process.line.cut = not process.line.cut
-
-
-async def _restart(
-    rng: random.Random, leases: FakeLeases, processes: list[Process], i: int
-) -> None:
-    if rng.random() < 0.5:
-        processes[i].election.stop()
-        await settle()
-    await processes[i].end()
-    processes[i] = Process(leases, processes[i].clock, f"p{i}")
-    await settle()
 
 
 async def _contract(api: Any, namespace: str) -> None:

@@ -289,11 +289,15 @@ def test_policies_select_the_pods_and_ports_there_are(helm: str, data_node: Json
     ports = {p["name"]: p["containerPort"] for p in data_node["spec"]["containers"][0]["ports"]}
     (for_operator,) = of_kind(documents, "NetworkPolicy", "-operator")
     assert matches(for_operator["spec"]["podSelector"], operator["metadata"]["labels"])
-    to_nodes = for_operator["spec"]["egress"][1]
+    _names, to_nodes, to_operator = for_operator["spec"]["egress"]
     assert matches(to_nodes["to"][0]["podSelector"], labels)
     assert [p["port"] for p in to_nodes["ports"]] == [ports["flight"]]
     health = [p["containerPort"] for p in operator["spec"]["containers"][0]["ports"]]
-    assert [p["port"] for p in for_operator["spec"]["ingress"][0]["ports"]] == health
+    (by_metrics_and_operator,) = for_operator["spec"]["ingress"]
+    assert [p["port"] for p in by_metrics_and_operator["ports"]] == health
+    assert to_operator["ports"] == by_metrics_and_operator["ports"]
+    for peer in (to_operator["to"][0], by_metrics_and_operator["from"][0]):
+        assert matches(peer["podSelector"], operator["metadata"]["labels"])
     policies = of_kind(documents, "NetworkPolicy", "-data-nodes")
     assert {p["metadata"]["namespace"] for p in policies} == {SYSTEM, NAMESPACE}
     for policy in policies:

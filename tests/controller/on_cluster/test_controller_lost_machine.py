@@ -78,6 +78,8 @@ async def test_the_waiting_operator_gives_what_a_silent_machine_led_to_others(
             finally:
                 os.killpg(group, signal.SIGCONT)
             await until(api, LEASES, "rezone-operator", held_by("second"))
+            said = (tmp_path / "second" / "operator.log").read_text()
+            assert "the leader does not answer" in said, "it has waited for the Lease"
             await check_settled(api, NAMESPACE, "main")
             second.kill()
             # Nobody coordinates now: one is frozen, the other dead.

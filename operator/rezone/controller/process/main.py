@@ -15,6 +15,7 @@ from rezone.controller.coordination.coordinator import Coordinator
 from rezone.controller.coordination.metrics import OperatorMetrics
 from rezone.controller.coordination.traces import Traces
 from rezone.controller.process.health import HealthServer
+from rezone.controller.process.holder import address_of, answers
 from rezone.controller.process.prepared import Prepared
 from rezone.controller.reconcile.migration import MigrationReconciler
 from rezone.controller.reconcile.task import TaskReconciler
@@ -79,6 +80,7 @@ def election_settings(lease_duration_seconds: int) -> ElectionSettings:
         renew_deadline_seconds=lease_duration_seconds * 2 / 3,
         renew_interval_seconds=interval,
         retry_interval_seconds=min(interval, LOOK_SECONDS_MAX),
+        suspect_after_seconds=1.25 * interval,
     )
 
 
@@ -107,6 +109,8 @@ class OperatorProcess:
             namespace=settings.lease_namespace,
             identity=new_identity(),
             pod=os.environ.get("POD_NAME", ""),
+            address=address_of(settings.health_address, settings.health_port),
+            answers=answers,
             settings=election_settings(settings.lease_duration_seconds),
             epoch_floor=lambda: highest_coordinator_epoch(self._kube),
         )

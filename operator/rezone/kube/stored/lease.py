@@ -8,6 +8,10 @@ what keeps two from leading at once; a process that was frozen for longer may st
 believed, and therefore every acquisition raises leaseTransitions, and data nodes refuse a lower
 epoch (the Lease alone does not fence). A re-acquisition by the same identity raises it too.
 
+A leader whose machine is lost is not waited for that long: the Lease says where it answers, and who
+waits takes it over when the Lease has not been renewed in time and nobody answers there
+(docs/decisions/0521). Where one that is alive is taken for lost, data nodes refuse its epoch.
+
 Losing is final: `on_lost` is called at once, `run` returns, and the object leads never again. The
 process is to end.
 
@@ -42,6 +46,8 @@ from rezone.kube.api.errors import (
 from rezone.kube.api.kinds import Kind, Lease, Manifest
 
 LEASE_NAME = "rezone-operator"
+ADDRESS_ANNOTATION = "rezone.dev/address"
+"""Of a Lease: where its holder answers those who wait."""
 _POD_END = "_"  # in no pod's name
 
 log = structlog.get_logger(__name__)
@@ -81,14 +87,16 @@ class ElectionSettings:
     """The election's times; they must satisfy renew interval < renew deadline < duration.
 
     A leader that dies without a word is succeeded after the duration and one retry interval at
-    the latest, counted from its last renewal. The API server takes a write per renew interval,
-    and a read per retry interval from each process that waits.
+    the latest, counted from its last renewal; where it can be asked whether it is there, once it
+    has not renewed for `suspect_after_seconds` and does not answer. The API server takes a write
+    per renew interval, and a read per retry interval from each process that waits.
     """
 
     lease_duration_seconds: int = 8
     renew_deadline_seconds: float = 5.0
     renew_interval_seconds: float = 1.0
     retry_interval_seconds: float = 0.5
+    suspect_after_seconds: float = 1.25
     stop_grace_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -98,6 +106,8 @@ class ElectionSettings:
             raise ValueError("the renew deadline must end a fifth of the duration before it")
         if self.renew_deadline_seconds < 2 * self.renew_interval_seconds:
             raise ValueError("the renew deadline must leave room for two renewals")
+        if self.suspect_after_seconds <= self.renew_interval_seconds:
+            raise ValueError("a leader that renews in time must not be suspected")
 
 
 def new_identity() -> str:
@@ -112,6 +122,8 @@ class WentBackError(Exception):
 
 OnStarted = Callable[[int], Awaitable[None]]
 OnLost = Callable[[], None]
+Answers = Callable[[str], Awaitable[bool]]
+"""Whether somebody answers at an address; true where that cannot be asked."""
 
 
 class LeaderElection:
@@ -121,7 +133,8 @@ class LeaderElection:
     known otherwise (`routes.highest_coordinator_epoch`), so that a deleted Lease does not make
     epochs fall. `pod` is the name of the pod that this process runs in, empty outside of one:
     a Lease of the same pod's earlier process is taken at once, because a kubelet starts a
-    container again only when the one before has ended.
+    container again only when the one before has ended. `address` is where this process answers,
+    `answers` asks whether another one does: without it nobody is taken for lost early.
     """
 
     def __init__(
@@ -131,6 +144,8 @@ class LeaderElection:
         namespace: str,
         identity: str,
         pod: str = "",
+        address: str = "",
+        answers: Answers | None = None,
         name: str = LEASE_NAME,
         settings: ElectionSettings | None = None,
         clock: Clock | None = None,
@@ -141,6 +156,8 @@ class LeaderElection:
         self._name = name
         self._identity = identity
         self._pod = pod
+        self._address = address
+        self._answers = answers
         self._settings = settings or ElectionSettings()
         self._clock: Clock = clock or SystemClock()
         self._epoch_floor = epoch_floor
@@ -152,6 +169,9 @@ class LeaderElection:
         self._attempted_epoch = 0
         self._epoch_used = 0
         self._observed: tuple[str, float] = ("0", 0.0)
+        self._holder_address = ""
+        self._lost_holder = ""
+        """The version of the Lease whose holder is taken for lost."""
         self._renewals: set[str] = set()
         """The times of the last renewal that was answered, and of those sent since."""
         self._free_at = 0.0
@@ -224,14 +244,33 @@ class LeaderElection:
                 self._renewals = {lease["spec"]["renewTime"]}
                 self._epoch = int(lease["spec"]["leaseTransitions"])
                 return self._epoch
-            await self._pause(self._look_again_in())
+            if not await self._is_holder_lost():
+                await self._pause(self._look_again_in())
         return None
 
     def _look_again_in(self) -> float:
-        """Return after how many seconds to look again: never later than the Lease can be free."""
-        left = self._free_at - self._clock.monotonic()
-        retry = self._settings.retry_interval_seconds
-        return min(retry, left) if left > 0 else retry
+        """Return after how many seconds to look again: as soon as the Lease can be taken."""
+        now = self._clock.monotonic()
+        times = [self._free_at]
+        if self._may_ask:
+            times.append(self._observed[1] + self._settings.suspect_after_seconds)
+        return min([self._settings.retry_interval_seconds, *(at - now for at in times if at > now)])
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._answers is not None and self._holder_address != ""
+
+    async def _is_holder_lost(self) -> bool:
+        """Return whether the holder is lost, which was not known before: see the module."""
+        version, since = self._observed
+        silent = self._clock.monotonic() - since >= self._settings.suspect_after_seconds
+        if self._answers is None or not (silent and self._may_ask):
+            return False
+        if version == self._lost_holder or await self._answers(self._holder_address):
+            return False
+        log.warning("the leader does not answer", address=self._holder_address)
+        self._lost_holder = version
+        return True
 
     async def _try_acquire(self) -> Manifest | None:
         found = await self._kube.find(Lease, self._namespace, self._name)
@@ -275,6 +314,10 @@ class LeaderElection:
             raise WentBackError(f"version {version} after {self._observed[0]}")
         if version != self._observed[0]:
             self._observed = (version, now)
+        annotations = found["metadata"].get("annotations") or {}
+        self._holder_address = str(annotations.get(ADDRESS_ANNOTATION) or "")
+        if version == self._lost_holder:
+            return True
         holder = spec.get("holderIdentity") or ""
         if not holder or (self._pod and holder.startswith(f"{self._pod}{_POD_END}")):
             return True
@@ -284,7 +327,7 @@ class LeaderElection:
 
     def _held(self, found: Manifest, epoch: int) -> Manifest:
         now = _micro_time(self._clock.now())
-        return self._manifest(
+        held = self._manifest(
             found,
             {
                 "holderIdentity": self._identity,
@@ -294,6 +337,10 @@ class LeaderElection:
                 "leaseTransitions": epoch,
             },
         )
+        # Also without one: that of the holder before would be asked for this one.
+        annotations = {**(held["metadata"].get("annotations") or {})}
+        held["metadata"]["annotations"] = annotations | {ADDRESS_ANNOTATION: self._address}
+        return held
 
     def _manifest(self, found: Manifest, spec: Manifest) -> Manifest:
         metadata = dict(found.get("metadata") or {})
