@@ -15,7 +15,7 @@ from test_silent_ends import HEALED_SECONDS_MAX, proxied
 from rezone.controller.nodes.node_state import with_answer
 from rezone.datanode.node.hearing import Hearing
 from rezone.datanode.settings import NodeSettings
-from rezone.wire.messages import NodeReport, ReplicaReport
+from rezone.wire.messages import ConfigureNode, NodeReport, ReplicaReport
 
 QUICK = NodeSettings(lease_ms=600, heartbeat_ms=150, channel_silent_ms_max=1_500)
 
@@ -74,6 +74,20 @@ def test_the_coordinator_hears_at_once_who_is_not_heard_any_more(tmp_path: Path)
         c.proxies[0].cut()
         c.until("it says so", lambda: report(c, 1).version > before.version)
         c.until("it is deaf", lambda: with_answer(None, report(c, 1)).hears != frozenset({0}))
+
+
+@pytest.mark.proves("NW-02", "NW-06")
+def test_a_leader_whose_address_is_not_known_is_not_heard(tmp_path: Path) -> None:
+    """Objects that were put back do not name its data node: it would lead for ever, and be gone."""
+    with proxied(tmp_path, QUICK) as c:
+        others = {node: address for node, address in c.peers.items() if node != 0}
+        for node in (1, 2):
+            c.until("a follower hears it", hears_leader(c, node, heard=True))
+            c.call(node, ConfigureNode(fence=c.fence(), config=c.config, peers=others))
+            c.until("it is deaf", hears_leader(c, node, heard=False))
+        c.configure()
+        for node in (1, 2):
+            c.until("it hears again", hears_leader(c, node, heard=True))
 
 
 def is_told(c: Coordinator, node: int) -> Callable[[], bool]:

@@ -8,6 +8,7 @@ Concurrency: a lock guards the tables and is not held while a channel is asked f
 """
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
@@ -142,6 +143,9 @@ class Links:
                 leaving.unwant(number)
             if link is not None:
                 self._consumer(link.leader).want(replica.following)
+            elif replica.streams_from is not None:
+                # Of a leader without an address nothing is heard, and no channel would say so.
+                replica.following.leader_silent(math.inf)
 
     def unlink(self, partition: PartitionId) -> None:
         """End the partition's stream until its state changes (DCP-12)."""
