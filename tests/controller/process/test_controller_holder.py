@@ -77,7 +77,11 @@ async def test_a_process_that_hangs_up_is_there(address: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "rezone.dev", "rezone.dev:80", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:1/..", "[::1:8080"],
+    [
+        *("", "rezone.dev", "rezone.dev:80", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:1/.."),
+        *("[::1:8080", "127.0.0.1:65536", f"127.0.0.1:{'9' * 5000}"),
+    ],
+    ids=range(9),
 )
 async def test_what_is_no_address_is_not_asked(text: str) -> None:
     """Who may write the Lease would have operators call whatever they like."""

@@ -6,6 +6,7 @@ import aiohttp
 
 ASK_SECONDS = 0.75
 """For how long an answer is waited for: on one network it takes milliseconds."""
+_PORT_DIGITS = 5
 
 
 def address_of(host: str, port: int) -> str:
@@ -22,7 +23,8 @@ def address_of(host: str, port: int) -> str:
 async def answers(address: str) -> bool:
     """Return whether anything answers at an address; true for what is no address of a holder."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal() or address_of(host.strip("[]"), int(port)) != address:
+    is_port = port.isdecimal() and len(port) <= _PORT_DIGITS
+    if not is_port or address_of(host.strip("[]"), int(port)) != address:
         return True
     timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
     try:
