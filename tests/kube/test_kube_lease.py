@@ -37,6 +37,11 @@ SETTINGS = ElectionSettings(
 )
 
 
+async def is_there(_address: str) -> bool:
+    """Answer, as a holder that is there."""
+    return True
+
+
 class Process:
     """One operator process: an election, what it was told, and its task."""
 
@@ -50,7 +55,7 @@ class Process:
         *,
         times: ElectionSettings = SETTINGS,
         address: str = "",
-        answers: Answers | None = None,
+        answers: Answers = is_there,
     ) -> None:
         self.clock = clock
         self.line = Line(kube)
@@ -558,7 +563,7 @@ class Three:
         self.processes = [self._new(i) for i in range(3)]
 
     def _new(self, i: int) -> Process:
-        answers = self._answers if self._asks else None
+        answers = self._answers if self._asks else is_there
         return Process(self.leases, self._clocks[i], f"p{i}", address=str(i), answers=answers)
 
     async def _answers(self, address: str) -> bool:

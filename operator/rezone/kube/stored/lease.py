@@ -25,6 +25,7 @@ Concurrency: one `run` per object; `stop` may be called from any task of the sam
 
 import asyncio
 import contextlib
+import math
 import os
 import secrets
 import socket
@@ -126,6 +127,10 @@ Answers = Callable[[str], Awaitable[bool]]
 """Whether somebody answers at an address; true where that cannot be asked."""
 
 
+async def _nobody_is_asked(_address: str) -> bool:
+    return True
+
+
 class LeaderElection:
     """Competes for one Lease; see the module for the rules.
 
@@ -145,7 +150,7 @@ class LeaderElection:
         identity: str,
         pod: str = "",
         address: str = "",
-        answers: Answers | None = None,
+        answers: Answers = _nobody_is_asked,
         name: str = LEASE_NAME,
         settings: ElectionSettings | None = None,
         clock: Clock | None = None,
@@ -170,8 +175,6 @@ class LeaderElection:
         self._epoch_used = 0
         self._observed: tuple[str, float] = ("0", 0.0)
         self._holder_address = ""
-        self._lost_holder = ""
-        """The version of the Lease whose holder is taken for lost."""
         self._renewals: set[str] = set()
         """The times of the last renewal that was answered, and of those sent since."""
         self._free_at = 0.0
@@ -252,24 +255,23 @@ class LeaderElection:
         """Return after how many seconds to look again: as soon as the Lease can be taken."""
         now = self._clock.monotonic()
         times = [self._free_at]
-        if self._may_ask:
+        if self._holder_address:
             times.append(self._observed[1] + self._settings.suspect_after_seconds)
         return min([self._settings.retry_interval_seconds, *(at - now for at in times if at > now)])
 
-    @property
-    def _may_ask(self) -> bool:
-        return self._answers is not None and self._holder_address != ""
-
     async def _is_holder_lost(self) -> bool:
-        """Return whether the holder is lost, which was not known before: see the module."""
+        """Return whether the holder is found to be lost: its Lease is free from now on."""
         version, since = self._observed
-        silent = self._clock.monotonic() - since >= self._settings.suspect_after_seconds
-        if self._answers is None or not (silent and self._may_ask):
+        silent_seconds = self._clock.monotonic() - since
+        if not self._holder_address or silent_seconds == math.inf:
             return False
-        if version == self._lost_holder or await self._answers(self._holder_address):
+        if silent_seconds < self._settings.suspect_after_seconds:
+            return False
+        if await self._answers(self._holder_address):
             return False
         log.warning("the leader does not answer", address=self._holder_address)
-        self._lost_holder = version
+        # As if this version had been seen for ever: any renewal is another one.
+        self._observed = (version, -math.inf)
         return True
 
     async def _try_acquire(self) -> Manifest | None:
@@ -316,8 +318,6 @@ class LeaderElection:
             self._observed = (version, now)
         annotations = found["metadata"].get("annotations") or {}
         self._holder_address = str(annotations.get(ADDRESS_ANNOTATION) or "")
-        if version == self._lost_holder:
-            return True
         holder = spec.get("holderIdentity") or ""
         if not holder or (self._pod and holder.startswith(f"{self._pod}{_POD_END}")):
             return True
