@@ -105,6 +105,19 @@ def test_a_request_that_hangs_makes_nobody_wait_for_as_long(sender: Sender) -> N
     assert sender.sent == [0, 0, 1]
 
 
+def test_a_request_apart_is_waited_for_by_nobody(sender: Sender) -> None:
+    """A load would have small writes wait for as long as its batches take."""
+    turn = sender.turns.apart()
+    sender.wait(1)
+    sender.now += 600.0
+    sender.turns.end(turn)
+    sender.wait(2)
+    assert sender.sent == [1]
+    sender.now += 1.2
+    sender.turns.look()
+    assert sender.sent == [1, 2], "what it took is nothing to wait for"
+
+
 def test_a_node_of_which_nothing_is_known_makes_nobody_wait() -> None:
     """What a request takes there is not known, and the first one may be one that hangs."""
     sender = Sender()
@@ -194,7 +207,13 @@ class Lanes:
 
 
 @pytest.fixture
-def lanes() -> Iterator[Lanes]:
+def rows_under_way() -> int:
+    """Give how many rows the write has that is under way."""
+    return 1
+
+
+@pytest.fixture
+def lanes(rows_under_way: int) -> Iterator[Lanes]:
     """Give two lanes; a write of partition 0 is under way, and a thousand seconds are usual."""
     with (
         FakeCluster(CONFIG, nodes=1) as cluster,
@@ -204,7 +223,7 @@ def lanes() -> Iterator[Lanes]:
         for partition in (0, 1):
             client.write(made.rows(partition))
         made.faults[0] = Fault.SWALLOW_BEFORE
-        client.submit_write(made.rows(0))
+        client.submit_write(made.rows(0, rows_under_way))
         for node in client._writes._turns._nodes.values():
             node.seconds = LONG_SECONDS
         yield made
@@ -226,6 +245,17 @@ def test_few_rows_that_have_waited_wait_for_their_turn(lanes: Lanes, count: int)
         for node in client._writes._turns._nodes.values():
             node.seconds = 0.001
     assert waits.result(WAIT_SECONDS)[0].rows == count
+
+
+@pytest.mark.parametrize("rows_under_way", [MANY])
+def test_nobody_waits_for_many_rows(lanes: Lanes) -> None:
+    """Beside a load each small write that has waited would wait for a batch of it, too."""
+    client = lanes.client
+    lanes.faults[1] = Fault.DELAY  # answered with what is asked next
+    client.submit_write(lanes.rows(1))
+    waits = client.submit_write(lanes.rows(1))
+    client.read(lanes.rows(0))
+    assert waits.result(WAIT_SECONDS)[0].rows == 1
 
 
 def test_a_call_that_has_not_waited_goes_at_once(lanes: Lanes) -> None:

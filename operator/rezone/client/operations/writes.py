@@ -232,7 +232,7 @@ class Writes:
         if lane is None:
             self._cut_again(batch, after_generation)
         else:
-            self._gathering.begin(functools.partial(self._first, lane))
+            self._gathering.begin(functools.partial(self._at_once, lane))
 
     def _open_lane(self, partition: PartitionId, codec: RowCodec) -> _Lane | None:
         """Return a partition's lane; None when it was re-sharded and has no batches any more."""
@@ -252,19 +252,19 @@ class Writes:
             lane = self._lanes[partition] = _Lane(partition, hashes, Limits(self._settings, codec))
         return lane
 
-    def _first(self, lane: _Lane) -> None:
-        """Send the first batch of a lane that had none."""
-        self._send_next(lane, self._turns.begin(lane.partition))
+    def _at_once(self, lane: _Lane) -> None:
+        """Send the lane's next batch; nobody waits for one of many rows."""
+        apart = _has_many(lane)
+        self._send_next(lane, self._turns.apart() if apart else self._turns.begin(lane.partition))
 
     def _next(self, lane: _Lane) -> None:
-        """Send the lane's next batch when it is its turn; many rows have no others to wait for."""
+        """Send the lane's next batch when it is its turn; many rows wait for none."""
         with self._lock:
             if not lane.waiting:
                 lane.busy = False
                 return
-            many = lane.waiting[0].content.rows > SHARING_ROWS_MAX
-        if many:
-            self._first(lane)
+        if _has_many(lane):
+            self._at_once(lane)
         else:
             self._turns.wait(lane.partition, functools.partial(self._send_next, lane))
 
@@ -429,6 +429,11 @@ class Writes:
                 written=_written(batch.codec, part),
             )
             self._put(part.partition, one, after_generation)
+
+
+def _has_many(lane: _Lane) -> bool:
+    """Whether the next batch of a lane has many rows; by who sends of it, and so takes them out."""
+    return lane.waiting[0].content.rows > SHARING_ROWS_MAX
 
 
 def _line_of(hashes: Hashes, placement: Placement, moving: Iterable[_Lane]) -> PartitionIds:

@@ -95,9 +95,9 @@ class SharedReads:
             if lane.busy:
                 return
             lane.busy = True
-        self._gathering.begin(functools.partial(self._first, partition, lane))
+        self._gathering.begin(functools.partial(self._at_once, partition, lane))
 
-    def _first(self, partition: PartitionId, lane: _Lane) -> None:
+    def _at_once(self, partition: PartitionId, lane: _Lane) -> None:
         self._send_next(partition, lane, self._turns.begin(partition))
 
     def _next(self, partition: PartitionId, lane: _Lane) -> None:

@@ -76,6 +76,10 @@ class Turns:
             node.under_way += 1
         return Turn(node, self._clock())
 
+    def apart(self) -> Turn:
+        """Begin a request that nobody waits for: its rows are what takes long."""
+        return Turn(_Node(under_way=1), self._clock())
+
     def wait(self, partition: PartitionId, send: Send) -> None:
         """Have `send` called when it is its turn: now, or later by another thread."""
         leader = self._leader(partition)
