@@ -206,8 +206,8 @@ def stored_rows(store: PartitionStore, as_of: int | None = None) -> dict[bytes, 
     while cursor is not None:
         ids, values, cursor = store.reader.scan(cursor, None, as_of, size)
         size *= 2
-        assert not set(ids.to_pylist()) & set(rows)
-        rows.update(zip(ids.to_pylist(), values.to_pylist(), strict=True))
+        assert not set(ids.tolist()) & set(rows)
+        rows.update(zip(ids.tolist(), values.tolist(), strict=True))
     return rows
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rezone.client import Filter, col
 from rezone.wire import messages
-from rezone.wire.codec.filter_plans import index_range, key_hashes
+from rezone.wire.codec.filter_plans import ids_that_pass, index_range
 from rezone.wire.codec.filters import (
     DEPTH_MAX,
     FILTER_BYTES_MAX,
@@ -20,7 +20,7 @@ from rezone.wire.codec.filters import (
     FilterTerm,
     RowFilter,
 )
-from rezone.wire.codec.keyspace import hash_key
+from rezone.wire.codec.keyspace import hash_key, row_id
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.codec.schema import Column, ColumnType, Index, TableSchema
 from rezone.wire.errors import InvalidFilterError
@@ -162,25 +162,26 @@ def test_size_and_nesting_are_bounded_by_the_message_itself() -> None:
     assert len(RowFilter(TABLE, many.terms).conjuncts) == 51
 
 
-def test_keys_that_may_pass_are_known_by_their_hashes() -> None:
+def test_rows_that_may_pass_are_known_by_their_ids() -> None:
     """A partition that has them is left out, or all are asked for one row."""
 
-    def hashes(rows: Filter) -> list[int] | None:
-        return key_hashes(CODEC, RowFilter(TABLE, rows.terms))
+    def found(rows: Filter) -> list[bytes] | None:
+        return ids_that_pass(CODEC, RowFilter(TABLE, rows.terms))
 
-    def key(number: int, part: str) -> int:
+    def of(number: int, part: str) -> bytes:
         row = pa.RecordBatch.from_pylist([{"id": number, "part": part}], schema=CODEC.key_schema)
-        return hash_key(CODEC.encode_keys(row)[0].as_py())
+        key = CODEC.encode_keys(row)[0].as_py()
+        return row_id(hash_key(key), key)
 
     both = (col("id") == 7) & col("part").is_in(["a", "b", None])
-    assert hashes(both) == sorted([key(7, "a"), key(7, "b")])
-    assert hashes(both & (col("c_int8") > 3)) == sorted([key(7, "a"), key(7, "b")])
-    assert hashes((col("id") == 7) & col("part").is_in([])) == []
-    assert hashes(col("id") == 7) is None
-    assert hashes(both | (col("c_int8") > 3)) is None
-    assert hashes(~both) is None
+    assert found(both) == sorted([of(7, "a"), of(7, "b")])
+    assert found(both & (col("c_int8") > 3)) == sorted([of(7, "a"), of(7, "b")])
+    assert found((col("id") == 7) & col("part").is_in([])) == []
+    assert found(col("id") == 7) is None
+    assert found(both | (col("c_int8") > 3)) is None
+    assert found(~both) is None
     many = col("id").is_in(range(100)) & col("part").is_in(map(str, range(100)))
-    assert hashes(many) is None
+    assert found(many) is None
 
 
 def test_an_index_serves_equality_beginnings_and_ranges_with_two_ends() -> None:

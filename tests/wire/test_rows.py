@@ -261,7 +261,7 @@ def test_row_ids_and_hashes_are_those_of_the_keyspace() -> None:
     assert hashes.tolist() == [keyspace.hash_key(k) for k in found]
     ids = rows.row_ids(keys, hashes)
     assert ids.to_pylist() == [keyspace.row_id(keyspace.hash_key(k), k) for k in found]
-    assert rows.keys_of(ids).equals(keys)
+    assert rows.keys_of(ids).array().equals(keys)
     assert rows.hash_of(keys.slice(3, 5)).tolist() == hashes[3:8].tolist()
     assert rows.row_ids(keys.slice(3, 5), hashes[3:8]).equals(ids.slice(3, 5))
 

@@ -7,9 +7,7 @@ Concurrency: thread-safe, beside whoever appends and applies.
 
 import itertools
 from collections.abc import Iterable
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import Protocol
 
 from rezone.storage.engines.base import Engine, behind
 from rezone.storage.index.index_search import Found
@@ -21,8 +19,9 @@ from rezone.storage.transactions.intents import Intent, newest_intents
 from rezone.storage.transactions.transactions import Transaction
 from rezone.wire.codec.indexes import IndexCodec, KeyRange
 from rezone.wire.codec.keyspace import HASH_SPACE
+from rezone.wire.codec.pieces import Spans
 
-_SCAN_BYTES = 512 << 10
+_SCAN_BYTES = 1 << 20
 
 
 class AppliedRows(Protocol):
@@ -69,10 +68,10 @@ class RowReader:
 
     def scan(
         self, start_row_id: bytes, end_row_id: bytes | None, as_of: int | None, rows_max: int
-    ) -> tuple[Any, Any, bytes | None]:
+    ) -> tuple[Spans, Spans, bytes | None]:
         """Return the visible rows of a slice of [start, end) and where to go on, None at the end.
 
-        Arrow binary arrays of row ids and values; empty when the slice, of at most `rows_max` rows,
+        Row ids and values; empty when the slice, of at most `rows_max` rows,
         has nothing but rows that are not visible. The cursor is the `start_row_id` of the next
         call; give the same `as_of` to see one state.
         """
@@ -81,7 +80,7 @@ class RowReader:
         )
         cursor = None if chains.end else behind(chains.last_row_id)
         if not chains.keys:
-            return pa.array([], pa.binary()), pa.array([], pa.binary()), cursor
+            return Spans.of([]), Spans.of([]), cursor
         row_ids, values = visible(columns_of(chains.keys, chains.values), self._time(as_of))
         return row_ids, values, cursor
 

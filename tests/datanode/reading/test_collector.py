@@ -89,7 +89,7 @@ def test_what_is_written_during_a_pass_is_not_forgotten(bench: Bench) -> None:
         bench.write(b"%d" % i, 10 + i)
     bench.now += PAUSE_SECONDS
     assert bench.collector.step(12)
-    first = bench.store.reader.scan(b"", None, None, 1)[0][0].as_py()[10:]
+    first = bench.store.reader.scan(b"", None, None, 1)[0].tolist()[0][10:]
     bench.write(first, 20)
     assert bench.removed(12) is not None
     assert bench.removed(20) == 1

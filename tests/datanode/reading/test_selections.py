@@ -156,6 +156,7 @@ def test_a_selection_that_breaks_off_goes_on_without_a_row_twice(
     """The rows say no longer where they stood: columns of the key may be left out."""
     monkeypatch.setattr("rezone.datanode.reading.select._SLICE_ROWS", 100)
     monkeypatch.setattr("rezone.datanode.reading.select._INDEX_ROWS", 7)
+    monkeypatch.setattr("rezone.datanode.reading.select._SLICE_BYTES", 1)
     whole = table.scan(filter=rows, columns=["amount", "owner"])
     asked = len(seen.tickets)
     seen.breaks = [NotReadyError("broken") for _ in range(6)]

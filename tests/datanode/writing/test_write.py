@@ -45,7 +45,7 @@ def body(pairs: list[tuple[bytes, bytes]]) -> memoryview:
 def test_of_rows_with_the_same_key_the_last_stays_in_its_place() -> None:
     """Two versions of one row would have the same time, and either could win."""
     prepared = prepare(request(), body([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]), CODEC, WHOLE)
-    keys = keys_of(prepared.rows.column(0)).to_pylist()
+    keys = keys_of(prepared.rows.column(0)).tolist()
     assert keys == [b"b", b"a"]
     decoded = CODEC.decode(keys_of(prepared.rows.column(0)), prepared.rows.column(2))
     assert decoded.column("value").to_pylist() == [b"2", b"3"]

@@ -112,4 +112,4 @@ def rows_of(partition: Replica, as_of: int | None) -> dict[bytes, bytes]:
     """Return all rows."""
     found, values, cursor = partition.store.reader.scan(b"", None, as_of, _ALL)
     assert cursor is None
-    return dict(zip(found.to_pylist(), values.to_pylist(), strict=True))
+    return dict(zip(found.tolist(), values.tolist(), strict=True))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
+from rezone.wire.codec.pieces import Spans
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import PartitionId
@@ -70,16 +71,16 @@ def _signed(column: Any) -> Any:
         raise CorruptionError(f"no time or offset of a change: {error}") from error
 
 
-def _where(codec: RowCodec, keys: Any, values: Any, there: Any) -> dict[str, Any]:
+def _where(codec: RowCodec, keys: Spans, values: Any, there: Any) -> dict[str, Any]:
     """Return the columns of the rows that are there, nulls in place of those that are not."""
-    rows = codec.decode(keys.filter(there), values.filter(there))
-    # Where each row stands among those that are there.
     mask = there.to_numpy(zero_copy_only=False)
+    rows = codec.decode(keys.chosen(mask), values.filter(there))
+    # Where each row stands among those that are there.
     places = pa.array(np.cumsum(mask) - 1, pa.int64(), mask=~mask)
     return {name: rows.column(name).take(places) for name in rows.schema.names}
 
 
-def _old(codec: RowCodec, keys: Any, values: Any) -> Any:
+def _old(codec: RowCodec, keys: Spans, values: Any) -> Any:
     """Return the rows before changes as structs; null where there was none."""
     there = values.is_valid()
     columns = _where(codec, keys, values, there)

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from rezone.client.operations.filters import Filter
 from rezone.client.requests.streams import Streams
-from rezone.wire.codec.filter_plans import index_range, key_hashes
+from rezone.wire.codec.filter_plans import ids_that_pass, index_range
 from rezone.wire.codec.filters import RowFilter
+from rezone.wire.codec.keyspace import hash_in
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.errors import IndexNotBuiltError, InvalidFilterError, UnknownIndexError
 from rezone.wire.layouts import HashRange, Segment
@@ -41,8 +42,9 @@ class Selection:
         self._columns = tuple(columns or ())
         self._limit = limit
         checked = RowFilter(codec.table, self._terms) if self._terms else None
-        self._hashes = key_hashes(codec, checked) if checked is not None else None
-        by_key = checked is None or self._hashes is not None
+        ids = ids_that_pass(codec, checked) if checked is not None else None
+        self._hashes = [hash_in(each) for each in ids] if ids is not None else None
+        by_key = checked is None or ids is not None
         self._index = None if by_key or checked is None else index_range(codec, checked)
         names = self._columns or codec.arrow_schema.names
         self.schema = pa.schema([codec.arrow_schema.field(name) for name in names])

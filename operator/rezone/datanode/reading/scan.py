@@ -17,13 +17,15 @@ import pyarrow as pa
 from rezone.datanode.reading.own_rows import OwnRows
 from rezone.datanode.reading.read import reading, wait_readable
 from rezone.datanode.state.age import age_ms_of
-from rezone.datanode.state.expiry import Kept, retention_micros
+from rezone.datanode.state.expiry import Kept, oldest_kept, retention_micros
 from rezone.datanode.state.replica_state import ReplicaState
 from rezone.datanode.state.runner import entry
 from rezone.storage.engines.base import behind
 from rezone.storage.snapshot.digest import hash_bound
 from rezone.wire import messages
+from rezone.wire.codec.pieces import Spans
 from rezone.wire.codec.rows import RowCodec, keys_of
+from rezone.wire.errors import NotReadyError
 from rezone.wire.layouts import HashRange
 from rezone.wire.messages import IndexTicket, RowsAsOf, ScanTicket, SelectTicket
 
@@ -75,9 +77,12 @@ def _require_range_since(replica: ReplicaState, hashes: HashRange, read_time: in
 def _close_newest(replica: ReplicaState) -> int:
     """Return a time that sees all that is committed, and that no later write gets.
 
-    A recent one also where nothing was written for long: it is to be read at for a while.
+    A recent one also where nothing was written for long: it is to be read at for a while. Raises
+    NotReadyError while none may be promised there: right after a change of the leader.
     """
     newest = max(replica.promisable(), replica.store.last_commit_time, replica.readable_from)
+    if newest < oldest_kept(replica):
+        raise NotReadyError(f"partition {replica.partition_id} can promise no recent time yet")
     replica.write_clock.raise_to(newest)
     return newest
 
@@ -115,6 +120,7 @@ def scan_batches(replica: ReplicaState, ticket: ScanTicket, codec: RowCodec) -> 
                 cursor, bound, kept.as_of, ticket.batch_rows
             )
         if own is not None:
-            ids, values = own.over(ids, values, cursor, next_row or bound)
+            shown = own.over(ids.array(), values.array(), cursor, next_row or bound)
+            ids, values = map(Spans.of, shown)
         cursor = next_row
         yield codec.decode(keys_of(ids), values), None

@@ -1,8 +1,8 @@
 """Selections: of one partition the rows that pass a filter, some of their columns, some of them.
 
 Of each slice only the filter's columns are decoded, then the rows that pass. So what a slice costs
-that has none is its reading. Where the filter says which keys may pass, only those are read; where
-the caller names a range of an index, only what that has.
+that has none is its reading. Where the filter says which keys may pass, only those are read, many
+for a slice; where the caller names a range of an index, only what that has.
 
 Concurrency: runs in its caller's Flight thread.
 """
@@ -23,11 +23,14 @@ from rezone.datanode.reading.scan import (
 )
 from rezone.datanode.state.expiry import Kept
 from rezone.datanode.state.replica_state import ReplicaState
+from rezone.storage.engines.base import behind
 from rezone.storage.snapshot.digest import hash_bound, in_range
 from rezone.wire import messages
-from rezone.wire.codec.filter_plans import key_hashes
+from rezone.wire.codec.filter_plans import ids_that_pass
 from rezone.wire.codec.filters import RowFilter
 from rezone.wire.codec.indexes import KeyRange, index_codec
+from rezone.wire.codec.keyspace import hash_in
+from rezone.wire.codec.pieces import Spans
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.errors import InvalidFilterError, UnknownIndexError
 from rezone.wire.layouts import HashRange
@@ -37,6 +40,10 @@ _SLICE_ROWS = 8192
 _INDEX_ROWS = 1024
 """Each of these is read by itself."""
 
+_KEYS_AT_ONCE = 32
+_SLICE_BYTES = 512 << 10
+"""A slice of single keys has so many bytes, and the values of the last keys read at once."""
+
 _BEHIND_ALL = b"\xff" * 10
 """Above every row id: no key is so long."""
 
@@ -44,8 +51,8 @@ _BEHIND_ALL = b"\xff" * 10
 class _Slice(NamedTuple):
     """Some rows as they are stored, and where the next ones begin."""
 
-    row_ids: Any
-    values: Any
+    row_ids: Spans
+    values: Spans
     cursor: bytes
 
 
@@ -62,8 +69,9 @@ class Selection:
         row_ids, values = found.row_ids, found.values
         if self.filter is not None and len(row_ids):
             columns = self.codec.decode_columns(keys_of(row_ids), values, self.filter.columns)
-            mask = self.filter.mask(columns)
-            row_ids, values = row_ids.filter(mask), values.filter(mask)
+            passing = self.filter.mask(columns).fill_null(False)  # noqa: FBT003 - Arrow's signature
+            mask = passing.to_numpy(zero_copy_only=False)
+            row_ids, values = row_ids.chosen(mask), values.chosen(mask)
         if not len(row_ids):
             return empty_of(self.schema)
         names = frozenset(self.schema.names)
@@ -72,12 +80,13 @@ class Selection:
             [columns[name] for name in self.schema.names], schema=self.schema
         )
 
-    def hashes(self, hashes: HashRange) -> list[HashRange]:
-        """Return the ranges of hashes, in order, that have all rows which pass."""
-        keys = key_hashes(self.codec, self.filter) if self.filter is not None else None
-        if keys is None:
-            return [hashes] if hashes.start < hashes.end else []
-        return [HashRange(key, key + 1) for key in keys if hashes.start <= key < hashes.end]
+    def row_ids(self, hashes: HashRange, cursor: bytes) -> list[bytes] | None:
+        """Return those of a range, from a row id on, that may pass, in order; None when any may."""
+        ids = ids_that_pass(self.codec, self.filter) if self.filter is not None else None
+        if ids is None:
+            return None
+        inside = (each for each in ids if hashes.start <= hash_in(each) < hashes.end)
+        return [each for each in inside if each >= cursor]
 
 
 def selected_schema(codec: RowCodec, columns: tuple[str, ...]) -> Any:
@@ -107,8 +116,10 @@ def select_batches(
     yield told_first(replica, kept.as_of, selection.schema)
     if ticket.index:
         slices = _by_index(replica, indexes, ticket, selection, kept)
+    elif (ids := selection.row_ids(hashes, ticket.cursor)) is not None:
+        slices = _by_key(replica, ids, kept)
     else:
-        slices = _by_row_id(replica, ticket, selection, kept)
+        slices = _by_scan(replica, ticket, kept)
     for found in slices:
         batch = selection.rows_of(found)
         if left is not None:
@@ -119,19 +130,35 @@ def select_batches(
             return
 
 
-def _by_row_id(
-    replica: ReplicaState, ticket: SelectTicket, selection: Selection, kept: Kept
-) -> Iterator[_Slice]:
-    for each in selection.hashes(hashes_of(replica, ticket)):
-        cursor, bound = hash_bound(each.start), hash_bound(each.end)
-        if cursor is not None:
-            cursor = max(cursor, ticket.cursor)
-        while cursor is not None and (bound is None or cursor < bound):
+def _by_scan(replica: ReplicaState, ticket: SelectTicket, kept: Kept) -> Iterator[_Slice]:
+    hashes = hashes_of(replica, ticket)
+    cursor, bound = hash_bound(hashes.start), hash_bound(hashes.end)
+    if cursor is not None:
+        cursor = max(cursor, ticket.cursor)
+    while cursor is not None and (bound is None or cursor < bound):
+        with reading_at(replica, kept):
+            row_ids, values, cursor = replica.store.reader.scan(
+                cursor, bound, kept.as_of, _SLICE_ROWS
+            )
+        yield _Slice(row_ids, values, cursor or bound or _BEHIND_ALL)
+
+
+def _by_key(replica: ReplicaState, row_ids: list[bytes], kept: Kept) -> Iterator[_Slice]:
+    at = 0
+    while at < len(row_ids):
+        rows: list[bytes] = []
+        values: list[bytes] = []
+        size = 0
+        while at < len(row_ids) and size < _SLICE_BYTES:
+            asked = row_ids[at : at + _KEYS_AT_ONCE]
             with reading_at(replica, kept):
-                row_ids, values, cursor = replica.store.reader.scan(
-                    cursor, bound, kept.as_of, _SLICE_ROWS
-                )
-            yield _Slice(row_ids, values, cursor or bound or _BEHIND_ALL)
+                newest = replica.store.reader.newest(asked, kept.as_of)
+            found = [pair for pair in zip(asked, newest, strict=True) if pair[1] is not None]
+            rows += [row for row, _ in found]
+            values += [value for _, value in found if value is not None]
+            size += sum(len(row) + len(value or b"") for row, value in found)
+            at += len(asked)
+        yield _Slice(Spans.of(rows), Spans.of(values), behind(row_ids[at - 1]))
 
 
 def _by_index(
@@ -161,4 +188,5 @@ def _by_index(
         indexes.require(index, applied, dropped)
         inside = in_range(found.row_ids, hashes)
         cursor = found.cursor
-        yield _Slice(found.row_ids.filter(inside), found.values.filter(inside), cursor or keys.end)
+        rows, values = found.row_ids.filter(inside), found.values.filter(inside)
+        yield _Slice(Spans.of(rows), Spans.of(values), cursor or keys.end)

@@ -17,7 +17,7 @@ from rezone.storage.log.entry import OP_UPSERT, Entry
 from rezone.storage.reshard.reshard_entries import rows_of, version_times
 from rezone.storage.snapshot.columns import Columns, columns_of, engine_keys, fixed_array
 from rezone.wire.codec.indexes import IndexCodec, index_codecs
-from rezone.wire.codec.pieces import content_of, slices
+from rezone.wire.codec.pieces import Spans, gather, refuse_corrupt
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.codec.schema import IndexId, TableSchema
 
@@ -120,7 +120,7 @@ class Arriving:
         if not self._maker.ids:
             return 0
         row_ids, times, flags, values = batch.columns
-        columns = Columns(row_ids, times.to_numpy(), flags.to_numpy(), values)
+        columns = Columns(Spans.of(row_ids), times.to_numpy(), flags.to_numpy(), Spans.of(values))
         return self._keep(self._maker.entries(_with_values(columns)))
 
     def take_stored(self, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
@@ -152,10 +152,8 @@ def upserts_of(entry: Entry) -> Versions:
 
 def _with_values(columns: Columns) -> Versions:
     chosen = np.flatnonzero(columns.flags == FLAG_VALUE)
-    if len(chosen) == len(columns.row_ids):
-        return Versions(columns.row_ids, columns.times, columns.values)
-    at = pa.array(chosen)
-    return Versions(columns.row_ids.take(at), columns.times[chosen], columns.values.take(at))
+    row_ids, values = columns.row_ids.chosen(chosen), columns.values.chosen(chosen)
+    return Versions(row_ids.array(), columns.times[chosen], values.array())
 
 
 def joined(parts: list[Versions]) -> Versions:
@@ -183,13 +181,11 @@ def _lengths(index_keys: Any) -> Any:
     return fixed_array(raw.tobytes(), raw.shape[1])
 
 
-def split_places(places: Any, lengths: Any) -> tuple[Any, Any]:
+def split_places(places: Spans, lengths: Spans) -> tuple[Any, Any]:
     """Return (index keys, row ids) of entries' places in the engine, by the lengths they carry."""
-    _, starts, ends = content_of(places)
-    raw = b"".join(lengths.to_pylist())
-    begin = starts + len(INDEX_PREFIX)
-    middle = begin + np.frombuffer(raw, _LENGTH).astype(np.int64)
-    return (
-        slices(pa.binary(), places, begin, middle, None),
-        slices(pa.binary(), places, middle, ends, None),
-    )
+    begin = places.starts + len(INDEX_PREFIX)
+    found = gather(lengths.data, lengths.starts, lengths.ends, _LENGTH.itemsize)
+    middle = begin + found.view(_LENGTH).ravel().astype(np.int64)
+    refuse_corrupt(begin, middle, places.ends, "index entry")
+    index_keys, row_ids = Spans(places.data, begin, middle), Spans(places.data, middle, places.ends)
+    return index_keys.array(), row_ids.array()

@@ -1,7 +1,7 @@
 """Version chains as columns: what scan, snapshot and digest work on instead of row by row.
 
-Arrow arrays are made by joining bytes and wrapping the buffers; splitting keys, telling chains
-apart and choosing visible versions are batch operations of Arrow and numpy.
+Keys and values are joined once; from there on they are spans of what was joined: splitting keys,
+telling chains apart and choosing visible versions copy none of their bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.storage.engines.base import FLAG_INTENT, FLAG_VALUE, TIME_BYTES, TIME_MAX
-from rezone.wire.codec.pieces import lengths_of
+from rezone.wire.codec.pieces import Spans, gather, lengths_of, refuse_corrupt
 
 VERSIONS_SCHEMA: Final = pa.schema(
     [
@@ -24,50 +24,35 @@ VERSIONS_SCHEMA: Final = pa.schema(
     ]
 )
 
-# Arrow multiplies this by the number of values: a larger one overflows (pyarrow 26).
-_STOP: Final = 1 << 31
-_SUFFIX: Final = np.arange(-TIME_BYTES, 0, dtype=np.int32)
+_HEAD_BYTES: Final = 8
 
 
 class Columns(NamedTuple):
     """Versions in engine order (newest first within a row), one array per part."""
 
-    row_ids: Any
+    row_ids: Spans
     times: npt.NDArray[np.uint64]
     flags: npt.NDArray[np.uint8]
-    values: Any
+    values: Spans
 
     def starts(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the versions that begin a chain."""
-        count = len(self.row_ids)
-        mask = np.ones(count, dtype=np.bool_)
-        if count > 1:
-            unlike = pc.not_equal(self.row_ids.slice(1), self.row_ids.slice(0, count - 1))
-            mask[1:] = unlike.to_numpy(zero_copy_only=False)
+        mask = np.ones(len(self.row_ids), dtype=np.bool_)
+        maybe = 1 + np.flatnonzero(self._like_before())
+        if len(maybe):
+            these, before = self.row_ids.chosen(maybe), self.row_ids.chosen(maybe - 1)
+            unlike = pc.not_equal(these.array(), before.array())
+            mask[maybe] = unlike.to_numpy(zero_copy_only=False)
         return mask
 
-
-class Joined(NamedTuple):
-    """Byte strings one behind the other, and where each begins; the last offset is the end."""
-
-    data: bytes
-    offsets: npt.NDArray[np.int32]
-
-    @classmethod
-    def of(cls, parts: Sequence[bytes]) -> "Joined":
-        """Join the parts."""
-        offsets = np.zeros(len(parts) + 1, dtype=np.int32)
-        np.cumsum(np.fromiter(map(len, parts), np.int32, len(parts)), out=offsets[1:])
-        return cls(b"".join(parts), offsets)
-
-    def array(self) -> Any:
-        """Return them as an Arrow binary array, without a copy."""
-        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.binary(), len(self.offsets) - 1, buffers)
-
-    def bytes_at(self, places: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
-        """Return the bytes at these places of the data, in the shape of `places`."""
-        return np.frombuffer(self.data, np.uint8)[places]
+    def _like_before(self) -> npt.NDArray[np.bool_]:
+        """Return which row ids, from the second on, begin as the one before: most never do."""
+        data, starts, ends = self.row_ids.data, self.row_ids.starts, self.row_ids.ends
+        if len(starts) < 2 or (ends - starts).min() < _HEAD_BYTES:  # noqa: PLR2004 - none before
+            return np.ones(max(len(starts) - 1, 0), dtype=np.bool_)
+        heads: Any = gather(data, starts, ends, _HEAD_BYTES).view(np.uint64).ravel()
+        like: npt.NDArray[np.bool_] = heads[1:] == heads[:-1]
+        return like
 
 
 def fixed_array(data: bytes, width: int) -> Any:
@@ -80,16 +65,18 @@ def fixed_array(data: bytes, width: int) -> Any:
 
 
 def columns_of(keys: Sequence[bytes], values: Sequence[bytes]) -> Columns:
-    """Split engine keys and values into columns."""
-    all_keys, all_values = Joined.of(keys), Joined.of(values)
-    row_ids = pc.binary_slice(all_keys.array(), 0, -TIME_BYTES)
-    suffixes = all_keys.bytes_at(all_keys.offsets[1:, np.newaxis] + _SUFFIX)
+    """Split engine keys and values into columns; CorruptionError for what is no version."""
+    stored, found = Spans.of(list(keys)), Spans.of(list(values))
+    row_ids = Spans(stored.data, stored.starts, stored.ends - TIME_BYTES)
+    contents = Spans(found.data, found.starts + 1, found.ends)
+    refuse_corrupt(row_ids.starts, row_ids.ends, stored.ends, "version's key")
+    refuse_corrupt(contents.starts, contents.ends, found.ends, "version's value")
+    suffixes = gather(stored.data, row_ids.ends, stored.ends, TIME_BYTES)
     times = np.uint64(TIME_MAX) - suffixes.view(">u8").ravel().astype(np.uint64)
-    flags = all_values.bytes_at(all_values.offsets[:-1])
-    return Columns(row_ids, times, flags, pc.binary_slice(all_values.array(), 1, _STOP))
+    return Columns(row_ids, times, found.data[found.starts], contents)
 
 
-def visible(columns: Columns, as_of: int) -> tuple[Any, Any]:
+def visible(columns: Columns, as_of: int) -> tuple[Spans, Spans]:
     """Return (row ids, values) of the rows visible at `as_of`, in order.
 
     Of each chain that is the newest version at or below `as_of` that is no intent, unless it is
@@ -108,17 +95,16 @@ def visible(columns: Columns, as_of: int) -> tuple[Any, Any]:
         chosen = chosen[columns.flags[chosen] == FLAG_VALUE]
     if len(chosen) == len(columns.row_ids):
         return columns.row_ids, columns.values
-    indices = pa.array(chosen)
-    return columns.row_ids.take(indices), columns.values.take(indices)
+    return columns.row_ids.chosen(chosen), columns.values.chosen(chosen)
 
 
 def versions_batch(columns: Columns) -> pa.RecordBatch:
     """Return the versions as a snapshot batch: rows in order, versions oldest to newest (SS-02)."""
     arrays = [
-        columns.row_ids,
+        columns.row_ids.array(),
         pa.array(columns.times),
         pa.array(columns.flags),
-        columns.values,
+        columns.values.array(),
     ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=VERSIONS_SCHEMA)
     starts = columns.starts()

@@ -67,8 +67,8 @@ def _feed(
     digest: xxhash.xxh3_128, keys: Sequence[bytes], values: Sequence[bytes], as_of: int
 ) -> int:
     row_ids, contents = visible(columns_of(keys, values), as_of)
-    lengths = pc.binary_length(contents).to_numpy(zero_copy_only=False).astype(">u4")
-    joined = pc.binary_join_element_wise(row_ids, fixed_array(lengths.tobytes(), 4), contents, b"")
+    lengths = fixed_array((contents.ends - contents.starts).astype(">u4").tobytes(), 4)
+    joined = pc.binary_join_element_wise(row_ids.array(), lengths, contents.array(), b"")
     if len(joined):
         offsets = np.frombuffer(joined.buffers()[1], dtype=np.int32, count=len(joined) + 1)
         digest.update(joined.buffers()[2][int(offsets[0]) : int(offsets[-1])])

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rezone.wire.codec.pieces import Bytes, Ints, bits, gather, nulls_of, slices
+from rezone.wire.codec.pieces import Bytes, Ints, Spans, bits, gather, nulls_of
 from rezone.wire.codec.schema import Column, ColumnType
 
 LENGTH_BYTES = 4
@@ -84,16 +84,13 @@ def ordered_bytes(column: Column, array: Any) -> Bytes:
     return raw.reshape(len(array), dtype.itemsize)
 
 
-def key_column(column: Column, data: Bytes, keys: Any, ends: Ints, bound: Any) -> Any:
-    """Return the Arrow array of one column of encoded keys, between the offsets of `bound`.
-
-    `data` has the bytes of `keys`, each of which ends at its place in `ends`.
-    """
+def key_column(column: Column, keys: Spans, bound: tuple[Ints, Ints]) -> Any:
+    """Return the Arrow array of one column of encoded keys, between the offsets of `bound`."""
     start, end = bound
     if column.type not in FIXED:
-        return slices(ARROW_TYPES[column.type], keys, start, end, None)
+        return Spans(keys.data, start, end).array(ARROW_TYPES[column.type])
     dtype = np.dtype(FIXED[column.type])
-    raw = gather(data, start, ends, dtype.itemsize)
+    raw = gather(keys.data, start, keys.ends, dtype.itemsize)
     if dtype.kind == "i":
         unsigned = np.dtype(f"u{dtype.itemsize}")
         values = raw.view(unsigned.newbyteorder(">")).ravel().astype(unsigned)

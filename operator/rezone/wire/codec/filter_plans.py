@@ -1,4 +1,4 @@
-"""What a filter says of where its rows are: hashes of keys, or a range of an index. Pure.
+"""What a filter says of where its rows are: which row ids, or a range of an index. Pure.
 
 Client and data node come to the same by the same functions: the client asks only partitions that
 may have rows, and the data node reads only what may pass.
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rezone.wire.codec.filters import Comparison, FilterOp, RowFilter
 from rezone.wire.codec.indexes import IndexCodec, KeyRange, index_codecs
-from rezone.wire.codec.rows import RowCodec, hash_of
+from rezone.wire.codec.rows import RowCodec, hash_of, row_ids
 
 KEYS_MAX: Final = 1024
 """Of more keys all rows are read."""
@@ -29,8 +29,8 @@ class IndexRange(NamedTuple):
     keys: KeyRange
 
 
-def key_hashes(codec: RowCodec, rows: RowFilter) -> list[int] | None:
-    """Return the hashes of the primary keys that may pass, in order; None when any may."""
+def ids_that_pass(codec: RowCodec, rows: RowFilter) -> list[bytes] | None:
+    """Return the row ids that may pass, in order; None when any may."""
     choices = [_choices(rows, name) for name in codec.key_schema.names]
     if any(each is None for each in choices):
         return None
@@ -43,7 +43,8 @@ def key_hashes(codec: RowCodec, rows: RowFilter) -> list[int] | None:
     if not keys:
         return []
     batch = pa.RecordBatch.from_pylist(keys, schema=codec.key_schema)
-    return sorted(set(hash_of(codec.encode_keys(batch)).tolist()))
+    encoded = codec.encode_keys(batch)
+    return sorted(set(row_ids(encoded, hash_of(encoded)).to_pylist()))
 
 
 def index_range(codec: RowCodec, rows: RowFilter) -> IndexRange | None:

@@ -20,6 +20,8 @@ from rezone.wire.errors import CorruptionError
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
+_BINARY = pa.binary()
+
 FEW_ROWS = 32
 """Up to so many rows a loop in Python costs less than the call of a kernel.
 
@@ -69,15 +71,58 @@ def lengths_of(array: Any) -> npt.NDArray[np.int32]:
     return np.where(nulls_of(array), np.int32(0), lengths) if array.null_count else lengths
 
 
-def content_of(array: Any) -> tuple[Bytes, Ints, Ints]:
-    """Return the bytes of a binary array without nulls, and each element's start and end."""
-    offsets = offsets_of(array).astype(np.int64)
-    base = offsets[0]
-    buffer = array.buffers()[2]
-    count = int(offsets[-1] - base)
-    data = np.frombuffer(buffer, np.uint8, count, base) if count else np.zeros(0, np.uint8)
-    offsets = offsets - base
-    return data, offsets[:-1], offsets[1:]
+class Spans:
+    """Byte strings that lie in one buffer, each from its start to its end; none is null.
+
+    What is behind one is skipped without a copy of the others: keys in row ids, values behind their
+    flags, the versions that show.
+    """
+
+    __slots__ = ("data", "ends", "starts")
+
+    def __init__(self, data: Bytes, starts: Ints, ends: Ints) -> None:
+        self.data = data
+        self.starts = starts
+        self.ends = ends
+
+    @classmethod
+    def of(cls, strings: Any) -> "Spans":
+        """Return the elements of a binary array, or a list of bytes; spans as they are."""
+        if isinstance(strings, cls):
+            return strings
+        array = pa.array(strings, pa.binary()) if isinstance(strings, list) else strings
+        offsets = offsets_of(array).astype(np.int64)
+        base = offsets[0]
+        count = int(offsets[-1] - base)
+        data = np.zeros(0, np.uint8)
+        if count:
+            data = np.frombuffer(array.buffers()[2], np.uint8, count, base)
+        offsets -= base
+        return cls(data, offsets[:-1], offsets[1:])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def chosen(self, which: npt.NDArray[Any]) -> "Spans":
+        """Return those at some places, or those for which a mask has True."""
+        return Spans(self.data, self.starts[which], self.ends[which])
+
+    def array(self, kind: Any = _BINARY, validity: Any = None) -> Any:
+        """Return them as an Arrow array of `kind`, binary or string."""
+        rows = len(self)
+        bounds = np.empty(max(rows * 2, 1), np.int32)
+        # Every other element is one of these, those between reach from one's end to the next.
+        bounds[0::2] = self.starts if rows else 0
+        bounds[1::2] = self.ends
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
+        pieces = pa.Array.from_buffers(_BINARY, len(bounds) - 1, buffers)
+        wanted = pieces.take(pa.array(np.arange(0, rows * 2, 2)))
+        return pa.Array.from_buffers(kind, rows, [validity, *wanted.buffers()[1:]])
+
+    def tolist(self) -> list[bytes]:
+        """Return them one by one."""
+        bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [self.data[start:end].tobytes() for start, end in bounds]
 
 
 def gather(data: Bytes, at: Ints, ends: Ints, width: int) -> Bytes:
@@ -95,24 +140,6 @@ def refuse_corrupt(start: Ints, end: Ints, limit: Ints, what: str) -> None:
     """Raise CorruptionError where a part would begin behind its end, or end behind `limit`."""
     if np.any(end < start) or np.any(end > limit):
         raise CorruptionError(f"a length in an encoded {what} points outside of it")
-
-
-def slices(kind: Any, array: Any, start: Ints, end: Ints, validity: Any) -> Any:
-    """Return an array of `kind` with the bytes [start, end) of the elements, as by `content_of`."""
-    rows = len(array)
-    _, starts, ends = content_of(array)
-    base = int(offsets_of(array)[0])
-    bounds = np.empty(rows * 3 + 1, np.int32)
-    # Each element in three pieces: before, wanted, after; the next one's start ends the third.
-    bounds[0:-1:3] = starts
-    bounds[1::3] = start
-    bounds[2::3] = end
-    bounds[-1] = ends[-1] if rows else 0
-    bounds += base
-    buffers = [None, pa.py_buffer(bounds), array.buffers()[2]]
-    pieces = pa.Array.from_buffers(pa.binary(), rows * 3, buffers)
-    wanted = pieces.take(pa.array(np.arange(1, rows * 3, 3)))
-    return pa.Array.from_buffers(kind, rows, [validity, *wanted.buffers()[1:]])
 
 
 def fixed_pieces(raw: Bytes, width: int | None = None) -> Any:
@@ -145,12 +172,9 @@ def binary_array(values: Sequence[bytes]) -> Any:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
-def as_array(items: Any) -> Any:
-    """Return a list of bytes as a BinaryArray; arrays as they are."""
-    return pa.array(items, pa.binary()) if isinstance(items, list) else items
-
-
 def as_list(items: Any) -> list[bytes]:
-    """Return a BinaryArray without nulls as a list; lists as they are."""
-    found: list[bytes] = items if isinstance(items, list) else items.to_pylist()
+    """Return spans, or a BinaryArray without nulls, as a list; lists as they are."""
+    if isinstance(items, list):
+        return items
+    found: list[bytes] = items.tolist() if isinstance(items, Spans) else items.to_pylist()
     return found

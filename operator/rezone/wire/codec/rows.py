@@ -40,10 +40,9 @@ from rezone.wire.codec.hashing import BYTES_MAX, xxh64
 from rezone.wire.codec.pieces import (
     FEW_ROWS,
     Ints,
-    as_array,
+    Spans,
     as_binary,
     as_list,
-    content_of,
     fixed_pieces,
     gather,
     join,
@@ -51,7 +50,6 @@ from rezone.wire.codec.pieces import (
     nulls_of,
     offsets_of,
     refuse_corrupt,
-    slices,
     validity_of,
 )
 from rezone.wire.codec.schema import KEY_TYPES, Column, Index, RowLimits, TableSchema
@@ -186,7 +184,7 @@ class RowCodec:
         return join([fixed_pieces(head.view(np.uint8), self._head.itemsize), *pieces], rows)
 
     def decode(self, keys: Any, values: Any) -> Any:
-        """Return the typed record batch of encoded keys and values (BinaryArrays or lists).
+        """Return the typed record batch of encoded keys and values (spans, arrays or lists).
 
         CorruptionError when the bytes are not of this table's format. Few rows are decoded by a
         loop (`few_rows`), which gives the same.
@@ -196,8 +194,7 @@ class RowCodec:
         if len(keys) <= FEW_ROWS:
             columns = self._decode_few(as_list(keys), as_list(values))
         else:
-            keys, values = as_array(keys), as_array(values)
-            columns = self._decode_keys(keys) | self._decode_values(values)
+            columns = self._decode_keys(Spans.of(keys)) | self._decode_values(Spans.of(values))
         return pa.RecordBatch.from_arrays(
             [columns[name] for name in self.arrow_schema.names],
             schema=self.arrow_schema,
@@ -213,9 +210,9 @@ class RowCodec:
         """Return some columns of encoded keys and values by name; errors as `decode`."""
         columns: dict[str, Any] = {}
         if not names.isdisjoint(self.key_schema.names):
-            columns |= self._decode_keys(keys)
+            columns |= self._decode_keys(Spans.of(keys))
         if not names <= columns.keys():
-            columns |= self._decode_values(values, names)
+            columns |= self._decode_values(Spans.of(values), names)
         return columns
 
     def _has_at_most(self, batch: Any, bytes_max: int) -> bool:
@@ -287,9 +284,8 @@ class RowCodec:
             limit=limit,
         )
 
-    def _decode_keys(self, keys: Any) -> dict[str, Any]:
-        data, starts, ends = content_of(keys)
-        at = starts
+    def _decode_keys(self, keys: Spans) -> dict[str, Any]:
+        data, at, ends = keys.data, keys.starts, keys.ends
         # The raw column's length is what the others leave, and those after it are fixed or none.
         rest = self._key_width
         bounds: list[tuple[Ints, Ints]] = []
@@ -309,21 +305,20 @@ class RowCodec:
         if not np.array_equal(at, ends):
             raise CorruptionError("an encoded key has bytes after its last column")
         return {
-            column.name: key_column(column, data, keys, ends, bound)
+            column.name: key_column(column, keys, bound)
             for column, bound in zip(self._keys, bounds, strict=True)
         }
 
-    def _decode_values(self, values: Any, wanted: frozenset[str] | None = None) -> dict[str, Any]:
-        rows, width = len(values), self._head.itemsize
-        data, starts, ends = content_of(values)
-        heads = gather(data, starts, ends, width)
+    def _decode_values(self, values: Spans, wanted: frozenset[str] | None = None) -> dict[str, Any]:
+        rows, width, ends = len(values), self._head.itemsize, values.ends
+        heads = gather(values.data, values.starts, ends, width)
         head: Any = heads.view(self._head).ravel() if width else np.zeros(rows, dtype=self._head)
         columns: dict[str, Any] = {}
         nulls: dict[int, Any] = {}
         if self._values and head["nulls"].any():
             bits = np.unpackbits(head["nulls"], axis=1, bitorder="little")
             nulls = {int(i): bits[:, i] for i in np.flatnonzero(bits.any(axis=0))}
-        at = starts + width
+        at = values.starts + width
         for index, column in enumerate(self._values):
             validity = validity_of(nulls[index]) if index in nulls else None
             needed = wanted is None or column.name in wanted
@@ -334,7 +329,8 @@ class RowCodec:
             end = at + head[f"n{index}"]
             refuse_corrupt(at, end, ends, "value")
             if needed:
-                columns[column.name] = slices(ARROW_TYPES[column.type], values, at, end, validity)
+                found = Spans(values.data, at, end)
+                columns[column.name] = found.array(ARROW_TYPES[column.type], validity)
             at = end
         if not np.array_equal(at, ends):
             raise CorruptionError("an encoded value has bytes after its last column")
@@ -346,7 +342,8 @@ def hash_of(keys: Any) -> keyspace.Hashes:
 
     A client asks where a row belongs before its batch is checked.
     """
-    data, starts, ends = content_of(keys)
+    spans = Spans.of(keys)
+    data, starts, ends = spans.data, spans.starts, spans.ends
     lengths = ends - starts
     if len(lengths) > FEW_ROWS and lengths[0] <= BYTES_MAX and (lengths == lengths[0]).all():
         return xxh64(data, starts, ends, keyspace.HASH_SEED)
@@ -364,11 +361,10 @@ def row_ids(keys: Any, hashes: keyspace.Hashes) -> Any:
     return join([fixed_pieces(prefix.view(np.uint8), ROW_ID_PREFIX_BYTES), keys], len(keys))
 
 
-def keys_of(ids: Any) -> Any:
-    """Return the encoded keys in row ids."""
-    # Not pc.binary_slice: pyarrow 26 fails in it with "Negative buffer resize".
-    _, starts, ends = content_of(ids)
-    return slices(pa.binary(), ids, starts + ROW_ID_PREFIX_BYTES, ends, None)
+def keys_of(ids: Any) -> Spans:
+    """Return the encoded keys in row ids (spans, a BinaryArray or a list)."""
+    spans = Spans.of(ids)
+    return Spans(spans.data, spans.starts + ROW_ID_PREFIX_BYTES, spans.ends)
 
 
 def _span(batch: Any, columns: Sequence[Column]) -> int:
