@@ -379,6 +379,8 @@ def test_who_rests_goes_on_where_the_new_leader_was_killed(tmp_path: Path) -> No
             c.watch()
             c.until("it goes on", lambda: progress(c, overlap).backfilled, WAIT_SECONDS)
             killed.start()
+            c.wait_up(target)
+            c.send(overlap.new, c.records[overlap.new], target)  # as the operator tells it
             write_round(table, done, 3)
             begin_to_seal(c, overlap.old)
             c.until("sealed", lambda: _is_sealed(c, overlap.old), WAIT_SECONDS)
