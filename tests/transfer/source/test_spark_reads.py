@@ -171,6 +171,25 @@ def test_explain_shows_what_was_pushed_down(
 
 
 @pytest.mark.proves("SP-02")
+def test_workers_are_rid_of_what_spark_collects_after_each_task(
+    spark: Any, zone: Coordinator
+) -> None:
+    """A query of few rows would take most of its processor time to look at modules."""
+
+    def frozen(_: Any) -> Iterator[Any]:
+        import gc  # noqa: PLC0415 - runs in a worker
+
+        import pyarrow as pa  # noqa: PLC0415 - runs in a worker
+
+        yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    frame = spark.read.format("rezone").option("bootstrap", address(zone)).load()
+    assert frame.count() == len(ROWS)
+    found = spark.range(0, 4, 1, 4).mapInArrow(frozen, "objects long").collect()
+    assert max(row["objects"] for row in found) > 10_000, "those that have just read are used again"
+
+
+@pytest.mark.proves("SP-02")
 def test_without_the_configuration_queries_run_as_before(spark: Any, zone: Coordinator) -> None:
     """A source that takes filters fails each query of a session that has them off."""
     from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark

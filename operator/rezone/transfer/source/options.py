@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from rezone.client import Filter, TableClient
+from rezone.transfer.source.worker import settle_worker
 from rezone.wire.codec.filters import FilterTerms
 from rezone.wire.errors import UNREADABLE
 from rezone.wire.transport.flight import NodeClient
@@ -83,6 +84,7 @@ class SourceOptions:
 
     def client(self) -> TableClient:
         """Return a client of the zone; ValueError when its nodes serve another one."""
+        settle_worker()  # before there is a client, which is garbage when it is closed
         client = TableClient(self.bootstrap, tls=self._tls)
         if self.zone and client.config.zone != self.zone:
             found = client.config.zone
