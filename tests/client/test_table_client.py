@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from fake_cluster import FakeCluster, FakeNode, Fault
 
-from rezone.client import ClientSettings, OutcomeUnknownError, TableClient
+from rezone.client import ClientSettings, OutcomeUnknownError, TableClient, col
 from rezone.client.connections.connection import Connection
 from rezone.client.requests.request import Outcome, Request
 from rezone.client.requests.suspects import Suspects
@@ -24,7 +24,7 @@ from rezone.wire.errors import (
     ProducerFencedError,
     RezoneError,
 )
-from rezone.wire.messages import Message, ReadRequest, WriteRequest, ZoneConfig
+from rezone.wire.messages import Message, ReadRequest, SelectTicket, WriteRequest, ZoneConfig
 
 TABLE = TableSchema(
     columns=(
@@ -395,6 +395,25 @@ def test_scan_follows_a_moved_leader(cluster: FakeCluster, client: TableClient) 
     assert client.scan().num_rows == 300
     with pytest.raises(NotLeaderError):
         cluster.nodes[1].cluster._refuse_follower(cluster.nodes[1], 0, hint=False)
+
+
+@pytest.mark.proves("SP-02")
+def test_partitions_that_have_keys_of_a_filter_are_asked_at_the_same_time(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows by key would take as many round trips as the zone has partitions."""
+    all_are_asked = threading.Barrier(CONFIG.partitions)
+    select = cluster.select
+
+    def wait_and_select(node: FakeNode, ticket: SelectTicket) -> Any:
+        all_are_asked.wait(PATIENT.timeout_seconds)
+        return select(node, ticket)
+
+    with TableClient(cluster.bootstrap, settings=PATIENT) as client:
+        client.write(rows_of(range(100)))
+        monkeypatch.setattr(cluster, "select", wait_and_select)
+        found = client.scan(filter=col("id").is_in(range(60, 120)))
+    assert sorted(found.column("id").to_pylist()) == list(range(60, 100))
 
 
 @pytest.mark.slow

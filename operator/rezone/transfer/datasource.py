@@ -17,11 +17,12 @@ where a delete takes the primary key's columns; `tlsDirectory`, a directory on t
 every executor with the certificate to show, in place of REZONE_TLS_DIRECTORY. `columns`, `limit`
 and `filter` are what `read_table` sets.
 
-Reads: one task per partition of the zone that may have rows, batches as they come. `filter`,
-`columns` and `limit` are evaluated by data nodes in their scan, and filters of a query where
-`register` was told so (docs/use/spark.md). A task
-reads a range of key hashes, that of the partition when the read was planned; when the zone was
-re-sharded since, from whoever serves it by then. A stream that breaks off goes on at another
+Reads: one task per partition of the zone that may have rows, batches as they come. Where the filter
+says which keys may pass there is one task: their rows take less time than tasks take to start.
+`filter`, `columns` and `limit` are evaluated by data nodes in their scan, and filters of a query
+where `register` was told so (docs/use/spark.md). A task reads a range of key hashes, that of the
+partition when the read was planned; when the zone was re-sharded since, from whoever serves it by
+then. A stream that breaks off goes on at another
 replica, without the task being repeated. All of a read as of one time must be over while versions
 of that time are kept.
 
@@ -158,8 +159,9 @@ class PushingDataSource(RezoneDataSource):
 class _Ranges(NamedTuple):
     """Ranges of key hashes, and the time to read at, None for the newest of the leader.
 
-    One range that a partition of the zone served when the read was planned; of a read with a limit
-    all of them, one after the other; none where no partition may have rows.
+    One range that a partition of the zone served when the read was planned; of a read by key the
+    one that has all of these; of a read with a limit all ranges, one after the other; none where no
+    partition may have rows.
     """
 
     ranges: list[HashRange]
@@ -180,7 +182,7 @@ class RezoneReader(DataSourceReader):  # type: ignore[misc]
         self._rows = options.rows
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one input partition per partition of the zone that may have rows."""
+        """Return an input partition for each of the zone's that may have rows, one for all keys."""
         with self._options.client() as client:
             selection = self._selection(client)
             segments = client.segments()
@@ -199,6 +201,8 @@ class RezoneReader(DataSourceReader):  # type: ignore[misc]
                 limit=self._options.limit,
                 as_of=as_of,
             )
+        if selection.is_of_keys and ranges:  # few rows, whose partitions a client asks at once
+            ranges = [HashRange(ranges[0].start, ranges[-1].end)]
         if self._options.limit is not None or not ranges:
             return [_ZoneRange(_Ranges(ranges, as_of, pushed))]
         return [_ZoneRange(_Ranges([one], as_of, pushed)) for one in ranges]

@@ -1,5 +1,6 @@
 """The data source's reader without a Spark session: what its tasks read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from fake_cluster import FakeCluster, Partition
 from replica_cluster import FAST, cluster
 
-from rezone.client import TableClient
+from rezone.client import Filter, TableClient, col
 from rezone.datanode.reading.scan import scan_batches
 from rezone.datanode.service import server
+from rezone.transfer.source.options import encode_filter
 from rezone.wire.codec.schema import Column, ColumnType, TableSchema
 from rezone.wire.messages import ZoneConfig
 
@@ -48,6 +50,40 @@ def test_tasks_planned_before_a_re_sharding_read_each_row_once() -> None:
         cluster.go_over()
         cluster.reshard(2)
         assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 300
+
+
+@pytest.mark.spark
+@pytest.mark.proves("SP-02")
+def test_keys_are_read_by_one_task_also_when_the_zone_was_re_sharded_since() -> None:
+    """A task for each partition takes longer to be started than its few rows to be read."""
+    pytest.importorskip("pyspark.sql")
+    from rezone.transfer import datasource  # noqa: PLC0415 - imports pyspark
+    from rezone.transfer.source import spark_types  # noqa: PLC0415 - imports pyspark
+
+    def reader(rows: Filter) -> datasource.RezoneReader:
+        given = {"bootstrap": nodes.bootstrap[0], "filter": encode_filter(rows)}
+        return datasource.RezoneDataSource(given).reader(spark_types.spark_schema(TABLE))
+
+    def ids(reader: datasource.RezoneReader, tasks: Sequence[Any]) -> list[int]:
+        batches = [batch for task in tasks for batch in reader.read(task)]
+        return sorted(n for batch in batches for n in batch.column("id").to_pylist())
+
+    config = ZoneConfig(zone="z", zone_uid="u", partitions=4, table=TABLE)
+    with FakeCluster(config) as nodes, TableClient(nodes.bootstrap) as client:
+        client.write([{"id": n, "counter": 1} for n in range(300)])
+        by_key = reader(col("id").is_in(range(250, 350)) & (col("id") != 260))
+        tasks = by_key.partitions()
+        assert len(tasks) == 1
+        expected = [n for n in range(250, 300) if n != 260]
+        assert ids(by_key, tasks) == expected
+        by_scan = reader(col("id") >= 250)
+        assert len(by_scan.partitions()) == 4, "of many rows one task would take all"
+        assert ids(by_scan, by_scan.partitions()) == list(range(250, 300))
+        nodes.begin_resharding(7)
+        nodes.seal(2)
+        assert ids(by_key, tasks) == expected
+        nodes.go_over()
+        assert ids(by_key, tasks) == expected
 
 
 @pytest.mark.spark

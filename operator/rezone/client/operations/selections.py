@@ -1,15 +1,18 @@
 """Selections as a client asks for them: of which partitions, by which index, and how many rows.
 
 Each segment is asked by an index where one serves the filter; where that is still being built, or
-is not there, by a scan.
+is not there, by a scan. Segments are asked one after the other, those that have keys of the filter
+at the same time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 
 from rezone.client.operations.filters import Filter
+from rezone.client.operations.lookups import LOOKUPS_AT_ONCE
 from rezone.client.requests.streams import Streams
 from rezone.wire.codec.filter_plans import ids_that_pass, index_range
 from rezone.wire.codec.filters import RowFilter
@@ -56,6 +59,11 @@ class Selection:
             return f"key ({len(self._hashes)})"
         return f"index {self._index.name}" if self._index is not None else "scan"
 
+    @property
+    def is_of_keys(self) -> bool:
+        """Whether the filter says which keys may pass: so many rows at most."""
+        return self._hashes is not None
+
     def may_have(self, hashes: HashRange) -> bool:
         """Whether a range of hashes may have rows that pass."""
         if self._hashes is None:
@@ -66,6 +74,9 @@ class Selection:
         self, streams: Streams, ranges: Sequence[HashRange], as_of: int | None, *, anywhere: bool
     ) -> Iterator[Any]:
         """Yield record batches of these ranges of hashes, one after the other."""
+        if self.is_of_keys and self._limit is None and len(ranges) > 1:
+            yield from self._at_once(streams, ranges, as_of, anywhere=anywhere)
+            return
         left = self._limit
         for hashes in ranges:
             if left == 0:
@@ -77,6 +88,16 @@ class Selection:
                 yield found
                 if left == 0:
                     return
+
+    def _at_once(
+        self, streams: Streams, ranges: Sequence[HashRange], as_of: int | None, *, anywhere: bool
+    ) -> Iterator[Any]:
+        def rows_of(hashes: HashRange) -> list[Any]:
+            return list(self._range(streams, hashes, as_of, None, anywhere=anywhere))
+
+        with ThreadPoolExecutor(min(len(ranges), LOOKUPS_AT_ONCE)) as pool:
+            for found in pool.map(rows_of, ranges):
+                yield from found
 
     def _range(
         self,
