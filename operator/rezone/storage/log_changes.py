@@ -121,7 +121,7 @@ class Reading:
         offsets = pa.array(np.arange(first, entry.header.end_offset, dtype=np.uint64))
         times = pa.array(np.full(rows.num_rows, time, np.uint64))
         batch = pa.RecordBatch.from_arrays([*rows.columns, times, offsets], schema=CHANGES_SCHEMA)
-        found: Any = batch.filter(inside)
+        found: Any = batch.filter(inside) if inside.false_count else batch
         if found.num_rows:
             if self._old_rows is not None:
                 old = self._old_rows(found.column(0).to_pylist(), time)

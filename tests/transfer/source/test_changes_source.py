@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from replica_cluster import Coordinator
 
 from rezone.client import ChangeBatch, ChangeFeed, TableClient
+from rezone.client.feed import feed as feeds
 from rezone.client.feed.bounds import Bound
 from rezone.client.feed.token import FeedTokenError, decode_token
 from rezone.client.operations.sequenced import SequencedWrites
@@ -234,6 +236,31 @@ def test_nobody_is_asked_for_changes_behind_the_last_one_that_is_wanted(
     bound = Bound(decode_token("u", end))
     assert asked
     assert not any(bound.is_reached(*each) for each in asked)
+
+
+def test_a_feed_rests_while_it_waits_for_a_node(
+    table: TableClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of several ranges would take a core while others than those that are done have none.
+
+    A range that has all that is wanted is not asked for, and so waits for nothing.
+    """
+    with table.changes() as feed:
+        start = feed.poll(10.0).token
+    assert start is not None
+    one, other = decode_token("u", start)
+    waits: list[float] = []
+
+    def noted(calls: Any, seconds: float, until: str) -> Any:
+        waits.append(seconds)
+        return futures.wait(calls, seconds, until)
+
+    monkeypatch.setattr("rezone.client.feed.feed.wait", noted)
+    with table.changes(start) as feed:
+        feed.end_at([one, other._replace(time=other.time + 3_600_000_000)])
+        feed.poll(0.2)
+    assert max(waits) > 0
+    assert sum(each < feeds._PAUSE_SECONDS for each in waits) <= 2, "the last waits are shorter"
 
 
 def test_a_feed_ends_while_a_node_has_no_news_yet(

@@ -128,8 +128,10 @@ def up_to(bound: Positions, codec: RowCodec, changes: Any) -> Any:
     """Return the changes that lie up to a bound."""
     if not changes.num_rows:
         return changes
-    starts = np.array([each.start for each in bound], np.uint64)
     times = np.array([each.time for each in bound], np.int64)
+    if times_of(changes).max() <= times.min():
+        return changes
+    starts = np.array([each.start for each in bound], np.uint64)
     at = np.searchsorted(starts, hashes_of(codec, changes), side="right") - 1
     return changes.filter(np.asarray(times_of(changes) <= times[at]))
 

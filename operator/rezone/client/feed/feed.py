@@ -137,7 +137,9 @@ class ChangeFeed:
                 raise error
             self._ask_on()
             left = max(0.0, until - self._clock())
-            for future in self._answered(min(left, self._tries.pause(self._positions.ranges))):
+            # Ranges may wait for something else than their time: a node that is busy, a leader.
+            pause = max(_PAUSE_SECONDS, self._tries.pause(self._positions.ranges))
+            for future in self._answered(min(left, pause)):
                 if found := self._take(future):
                     return ChangeBatch(found, self.token, self.resolved_time)
             if not left or (begins and self._positions.have_begun):

@@ -46,10 +46,9 @@ def decoded(codec: RowCodec, partition: PartitionId, data: bytes, *, old_rows: b
     row_ids, ops, values, times, offsets, *old = changes_from(data, old_rows=old_rows).columns
     keys = keys_of(row_ids)
     upserts = pc.equal(ops, OPERATION_UPSERT)
-    key_names = frozenset(codec.key_schema.names)
-    columns = codec.decode_columns(keys, values, key_names)
-    there = _where(codec, keys, values, upserts)
-    columns |= {name: found for name, found in there.items() if name not in key_names}
+    columns = _where(codec, keys, values, upserts)
+    if upserts.false_count:
+        columns |= codec.decode_columns(keys, values, frozenset(codec.key_schema.names))
     count = len(row_ids)
     schema = schema_of(codec, old_rows=old_rows)
     own = [
@@ -73,6 +72,9 @@ def _signed(column: Any) -> Any:
 
 def _where(codec: RowCodec, keys: Spans, values: Any, there: Any) -> dict[str, Any]:
     """Return the columns of the rows that are there, nulls in place of those that are not."""
+    if not there.false_count:
+        rows = codec.decode(keys, values)
+        return dict(zip(rows.schema.names, rows.columns, strict=True))
     mask = there.to_numpy(zero_copy_only=False)
     rows = codec.decode(keys.chosen(mask), values.filter(there))
     # Where each row stands among those that are there.
