@@ -30,6 +30,7 @@ from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.scheduling.foreground import Foreground
 from rezone.datanode.settings import SystemClock
 from rezone.datanode.state.followed import FollowedFrom
+from rezone.datanode.state.reshard_targets import Notifier
 from rezone.storage.store_config import StoreConfig
 from rezone.wire.errors import (
     FeedTruncatedError,
@@ -494,6 +495,36 @@ def test_the_rows_before_one_commit_are_bounded(
                 feed.poll(WAIT_SECONDS)
             with table.changes(token) as feed:
                 rows_of(c, feed, 100)
+
+
+@pytest.mark.proves("CF-02")
+def test_where_changes_begin_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever begins to follow would wait for a second before a first word."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        c.create(0, (0,))
+        first, end = c.replica(0, 0).hash_range
+        asked = AskedRange(partition=0, first_hash=first, last_hash=end - 1)
+        request = FollowChanges(ranges=(asked,), timeout_ms=1000)
+
+        def begins() -> bool:
+            (answer,) = c.node(0).change_source.follow(request).ranges
+            return answer.error is None
+
+        c.until("it knows its time", begins)
+
+        def wait(_notifier: Notifier, _seconds: float) -> None:
+            raise AssertionError("it waits for news")
+
+        monkeypatch.setattr(Notifier, "wait", wait)
+        assert begins()
+        with pytest.raises(AssertionError, match="waits"):
+            c.node(0).change_source.follow(
+                msgspec.structs.replace(
+                    request, ranges=(msgspec.structs.replace(asked, time=1 << 60, given_by=0),)
+                )
+            )
 
 
 def _begun(table: TableClient) -> str | None:

@@ -5,7 +5,7 @@ has lately (`followed`): ranges, each with the time up
 to which all is known. Any replica answers from its log with what it knows to be committed. An
 answer is bounded, and the next one is asked for when that one was used; so a slow follower holds
 nothing here. A request without news is answered in `WAIT_SECONDS_MAX`, which is the heartbeat of
-a feed at both ends.
+a feed at both ends; one that asks where to begin is answered at once.
 
 Beside clients answers are short, and each rests as a step of a copy does, so that all feeds and
 copies of a node together leave its clients the zone's `rebalance.foregroundTargetPercent`.
@@ -138,6 +138,7 @@ class ChangeSource:
         until = self._clock.monotonic() + min(request.timeout_ms / 1000, WAIT_SECONDS_MAX)
         if len(request.ranges) > RANGES_MAX:
             raise ConflictError(f"{len(request.ranges)} ranges are asked for, {RANGES_MAX} may be")
+        begins = any(each.time is None for each in request.ranges)
         notifier = Notifier()
         steps = CopySteps(self._foreground, _WEIGHT, rest_seconds_max=REST_SECONDS_MAX)
         with listening(self._partitions_of(request.ranges), notifier):
@@ -146,7 +147,7 @@ class ChangeSource:
                 found = self._answers(request, steps.step_bytes(ANSWER_BYTES_MAX))
                 steps.throttle()
                 left = until - self._clock.monotonic()
-                if left <= 0 or self._closed.is_set() or any(map(_is_news, found)):
+                if begins or left <= 0 or self._closed.is_set() or any(map(_is_news, found)):
                     return ChangesFound(ranges=tuple(found))
                 notifier.wait(min(left, _LOOK_SECONDS))
 
