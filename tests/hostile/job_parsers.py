@@ -18,7 +18,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from hostile_bytes import Parser
 from rezone.client.feed import token
-from rezone.client.feed.rows import decoded
+from rezone.client.feed.rows import decoded, times_in
 from rezone.transfer.bulk.digests import RangeDigests
 from rezone.transfer.bulk.directory import Directory, note_in
 from rezone.transfer.bulk.exported import ExportedPart, ExportManifest, ExportPlan
@@ -38,9 +38,10 @@ from rezone.wire.codec.schema import TableSchema
 from rezone.wire.copying import backfill_plan, plan
 from rezone.wire.copying.backfill_plan import BackfillPlan, BackfillRange
 from rezone.wire.copying.plan import CopyTarget, PartitionCopy
-from rezone.wire.errors import CorruptionError
+from rezone.wire.errors import UNREADABLE, CorruptionError
 from rezone.wire.layouts import Layout
-from rezone.wire.messages import NOBODY_GAVE
+from rezone.wire.messages import NOBODY_GAVE, CommitCount, RangeChanges
+from rezone.wire.typed import from_msgpack
 
 COPY = PartitionCopy(
     partition=1, source="a:1", source_id=1, targets=(CopyTarget(id=2, address="b:1"),), revision=4
@@ -89,6 +90,11 @@ def read_signed_token(data: bytes) -> None:
 def read_changes(data: bytes) -> None:
     """Read what a data node sends to a change feed."""
     decoded(CODEC, 0, data)
+
+
+def read_counts(data: bytes) -> None:
+    """Read what a data node sends to a feed of times."""
+    times_in(from_msgpack(data, RangeChanges))
 
 
 def read_digests(data: bytes) -> None:
@@ -165,6 +171,12 @@ PARSERS = {
     ),
     "changes": Parser(
         read_changes, (CHANGES_MESSAGE,), (CorruptionError,), (LATE.serialize().to_pybytes(),)
+    ),
+    "counts of changes": Parser(
+        read_counts,
+        (msgspec.msgpack.encode(RangeChanges(commits=(CommitCount(5, 3), CommitCount(9, 1)))),),
+        (CorruptionError, *UNREADABLE),
+        (msgspec.msgpack.encode(RangeChanges(commits=(CommitCount(5, 1 << 40),))), PACKED_DEEP),
     ),
     "plans of copies": Parser(
         functools.partial(read_text, plan.loads),

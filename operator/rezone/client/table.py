@@ -566,6 +566,7 @@ class TableClient:
         earliest: bool = False,
         from_followers: bool = False,
         old_rows: bool = False,
+        times_only: bool = False,
     ) -> ChangeFeed:
         """Follow the zone's changes: from a token, or with commit times later than `since`, or now.
 
@@ -575,7 +576,8 @@ class TableClient:
         asked have, of each partition those since its last re-sharding. The feed raises
         FeedTruncatedError when changes behind its position are kept nowhere: then
         `changes_from_snapshot` is the way on. `from_followers` has followers answer where they can.
-        `old_rows` has the rows before the changes come, too, while their versions are kept.
+        `old_rows` has the rows before the changes come, too, while their versions are kept;
+        `times_only` the commit times alone: data nodes count the changes, and send none of them.
         ValueError for two beginnings, FeedTokenError for a bad token.
         """
         if (token is not None) + (since is not None) + earliest > 1:
@@ -593,6 +595,7 @@ class TableClient:
             clock=self._clock,
             from_followers=from_followers,
             old_rows=old_rows,
+            times_only=times_only,
         )
 
     def acknowledge(self, feed: str, token: str) -> None:

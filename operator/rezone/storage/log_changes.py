@@ -27,12 +27,15 @@ from rezone.storage.snapshot.digest import in_range
 from rezone.wire.codec.changes import CHANGES_SCHEMA, OLD_ROWS_SCHEMA
 from rezone.wire.errors import FeedTruncatedError
 from rezone.wire.layouts import HashRange, generation_of
-from rezone.wire.messages import PartitionId, ReshardPosition
+from rezone.wire.messages import CommitCount, PartitionId, ReshardPosition
 
 _CHANGING: Final = frozenset(
     {EntryKind.PLAIN, EntryKind.COMMIT, EntryKind.RESHARD, EntryKind.RESHARDED_COMMIT}
 )
 
+
+_OF_ROWS_ALONE: Final = frozenset({EntryKind.PLAIN, EntryKind.COMMIT})
+"""Entries of the partition's own rows, each of which is a change: the header says how many."""
 
 OldRows = Callable[[list[bytes], int], list[bytes | None]]
 """Gives the values that rows had before a commit time; None where there was none."""
@@ -45,12 +48,19 @@ class Position(NamedTuple):
     given_by: PartitionId
 
 
+class Counting(NamedTuple):
+    """Count changes; `whole`: the range is all of the partition's, no row lies outside of it."""
+
+    whole: bool
+
+
 class Reading:
     """One reading of a partition's log for one range, from a position on.
 
     `reshard_positions` is how far the partition has pulled others; `old_rows` is asked for the rows
-    before the changes, if they are wanted. FeedTruncatedError when rows of the range may have come
-    here by a backfill that is later than the position.
+    before the changes, if they are wanted. `Counting` has the changes counted alone.
+    FeedTruncatedError when rows of the range may have come here by a backfill that is later than
+    the position.
     """
 
     def __init__(
@@ -60,8 +70,11 @@ class Reading:
         position: Position,
         reshard_positions: tuple[ReshardPosition, ...],
         old_rows: OldRows | None = None,
+        *,
+        counting: Counting | None = None,
     ) -> None:
         self._old_rows = old_rows
+        self._counting = counting
         self._schema = CHANGES_SCHEMA if old_rows is None else OLD_ROWS_SCHEMA
         self._partition = partition
         self._hashes = hashes
@@ -75,6 +88,7 @@ class Reading:
             # A position for a range of several sources, each of which has an order of its own.
             raise self._truncated(max(p.commit_time for p in late))
         self._found: list[pa.RecordBatch] = []
+        self.commits: list[CommitCount] = []
         self.bytes = 0
 
     def take(self, entry: Entry) -> None:
@@ -115,6 +129,9 @@ class Reading:
             self._take_rows(entry, version_time(entry))
 
     def _take_rows(self, entry: Entry, time: int) -> None:
+        if self._counting is not None:
+            self._count(entry, time, self._counting)
+            return
         rows = rows_of(entry)
         inside = in_range(rows.column(0), self._hashes)
         first = entry.header.end_offset - rows.num_rows
@@ -129,6 +146,16 @@ class Reading:
                 found = pa.RecordBatch.from_arrays(columns, schema=OLD_ROWS_SCHEMA)
             self._found.append(found)
             self.bytes += found.nbytes
+            self._advance(time)
+
+    def _count(self, entry: Entry, time: int, counting: Counting) -> None:
+        if counting.whole and entry.header.kind in _OF_ROWS_ALONE:
+            changes = entry.header.rows
+        else:
+            changes = in_range(rows_of(entry).column(0), self._hashes).true_count
+        if changes:
+            self.commits.append(CommitCount(time, changes))
+            self.bytes += entry.header.length
             self._advance(time)
 
     def _advance(self, time: int) -> None:

@@ -25,6 +25,7 @@ from resharding_kit import (
 )
 
 from rezone.client import ChangeFeed, ClientSettings, FeedTokenError, TableClient
+from rezone.client.feed.token import decode_token, encode_token
 from rezone.datanode.node import old_rows
 from rezone.datanode.node.change_source import ChangeSource
 from rezone.datanode.scheduling.foreground import Foreground
@@ -497,11 +498,53 @@ def test_the_rows_before_one_commit_are_bounded(
                 rows_of(c, feed, 100)
 
 
+@pytest.mark.proves("CF-01")
+def test_a_feed_of_times_has_the_time_of_each_change(tmp_path: Path) -> None:
+    """A batch in Spark would end somewhere else than after as many changes as it may have."""
+    with cluster(tmp_path, 2, config=zone(1)) as c:
+        c.create(0, (0, 1))
+        with client(c) as table:
+            token = c.until("begun", lambda: _begun(table))
+            for number, key in enumerate(KEYS):
+                table.write([{"key": key, "value": b"%d" % number}])
+            table.delete([{"key": key} for key in KEYS[:5]])
+            with table.transaction({"key": KEYS[5]}) as tx:
+                tx.write([{"key": key, "value": b"late"} for key in KEYS[5:12]])
+            last = table.read_time(max_staleness_seconds=0).as_of
+            every = times_until(c, table.changes(token), last)
+            assert every.total() == len(KEYS) + 12
+            # As after a re-sharding: a partition's range in two, which are not equally far.
+            (whole,) = decode_token(c.config.zone_uid, token)
+            middle = (whole.start + whole.end) // 2
+            late = whole._replace(start=middle, time=sorted(every)[len(every) // 2])
+            cut = encode_token(c.config.zone_uid, [whole._replace(end=middle), late])
+            some = times_until(c, table.changes(cut), last)
+            assert 12 < some.total() < every.total()
+            assert times_until(c, table.changes(token, times_only=True), last) == every
+            assert times_until(c, table.changes(cut, times_only=True), last) == some
+
+
+def times_until(c: Coordinator, feed: ChangeFeed, last: int) -> collections.Counter[int]:
+    """Return how many changes each commit has, up to a time."""
+    came: collections.Counter[int] = collections.Counter()
+
+    def enough() -> bool:
+        came.update(feed.poll(0.05).changes["_commit_time"].to_pylist())
+        return feed.resolved_time >= last
+
+    with feed:
+        c.until("all have come", enough, WAIT_SECONDS)
+    return came
+
+
 @pytest.mark.proves("CF-02")
 def test_where_changes_begin_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever begins to follow would wait for a second before a first word."""
+    """Whoever begins to follow would wait for a second before a first word.
+
+    So would whoever asks for numbers alone, for each answer.
+    """
     with cluster(tmp_path, 1, config=zone(1)) as c:
         c.create(0, (0,))
         first, end = c.replica(0, 0).hash_range
@@ -513,18 +556,22 @@ def test_where_changes_begin_is_told_at_once(
             return answer.error is None
 
         c.until("it knows its time", begins)
+        with client(c) as table:
+            table.write([{"key": b"k", "value": b"1"}])
 
         def wait(_notifier: Notifier, _seconds: float) -> None:
             raise AssertionError("it waits for news")
 
         monkeypatch.setattr(Notifier, "wait", wait)
         assert begins()
+        counts = msgspec.structs.replace(
+            request, ranges=(msgspec.structs.replace(asked, time=1, given_by=0),), counts_only=True
+        )
+        (answer,) = c.node(0).change_source.follow(counts).ranges
+        assert [each.changes for each in answer.commits] == [1]
+        later = msgspec.structs.replace(asked, time=1 << 60, given_by=0)
         with pytest.raises(AssertionError, match="waits"):
-            c.node(0).change_source.follow(
-                msgspec.structs.replace(
-                    request, ranges=(msgspec.structs.replace(asked, time=1 << 60, given_by=0),)
-                )
-            )
+            c.node(0).change_source.follow(msgspec.structs.replace(counts, ranges=(later,)))
 
 
 def _begun(table: TableClient) -> str | None:

@@ -17,12 +17,15 @@ P = 0
 ROWS, ROW_BYTES = 64, 16 << 10
 
 
-def asked(c: Coordinator, foreground: Foreground, time: Time) -> RangeChanges:
+def asked(
+    c: Coordinator, foreground: Foreground, time: Time, *, counts_only: bool = False
+) -> RangeChanges:
     """Return what node 0 answers to a follower of all changes of a partition."""
     source = ChangeSource(c.node(0).find, foreground, time, threading.Event())
     first, end = c.replica(0, P).hash_range
     each = AskedRange(partition=P, first_hash=first, last_hash=end - 1, time=1, given_by=P)
-    (answer,) = source.follow(FollowChanges(ranges=(each,), bytes_max=1 << 30)).ranges
+    request = FollowChanges(ranges=(each,), bytes_max=1 << 30, counts_only=counts_only)
+    (answer,) = source.follow(request).ranges
     assert answer.error is None
     return answer
 
@@ -52,6 +55,20 @@ def test_an_answer_beside_clients_is_short_and_rests(tmp_path: Path) -> None:
         assert SHORT_STEP_BYTES <= len(part.rows) < SHORT_STEP_BYTES + 2 * ROW_BYTES
         assert part.more
         assert 0.0 < beside.rested_seconds <= REST_SECONDS_MAX
+
+
+@pytest.mark.proves("CF-03")
+def test_changes_are_counted_in_steps_beside_clients(tmp_path: Path) -> None:
+    """An answer without rows has read its log all the same."""
+    with cluster(tmp_path, 2) as c:
+        with_rows(c)
+        time = Time()
+        whole = asked(c, Foreground(time, lambda: 80, wait=time.wait), time, counts_only=True)
+        assert not whole.rows
+        assert [each.changes for each in whole.commits] == [1] * ROWS
+        part = asked(c, busy(time, 80), time, counts_only=True)
+        assert SHORT_STEP_BYTES <= len(part.commits) * ROW_BYTES < SHORT_STEP_BYTES + 2 * ROW_BYTES
+        assert part.more
 
 
 @pytest.mark.proves("CF-03")

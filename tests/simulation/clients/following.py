@@ -129,7 +129,10 @@ class Follower:
         self._rng.shuffle(asked)
         if not asked or self._rng.random() < LOST_CHANCE:
             return
+        counted = self._answers(node, asked, counts_only=True)
         answers = self._answers(node, asked)
+        for both in zip(answers, counted, strict=False):
+            self._require_counted(*both)
         if self._rng.random() < LOST_CHANCE:
             return
         for each, answer in zip(asked, answers, strict=False):
@@ -139,15 +142,31 @@ class Follower:
         came = {row: len(changes) for row, changes in self.came.items()}
         self._stored = [*self._stored[-20:], Stored(encode_token(UID, positions), came)]
 
-    def _answers(self, node: NodeId, asked: list[FollowedRange]) -> tuple[RangeChanges, ...]:
+    def _answers(
+        self, node: NodeId, asked: list[FollowedRange], *, counts_only: bool = False
+    ) -> tuple[RangeChanges, ...]:
         request = FollowChanges(
-            ranges=tuple(each.asked for each in asked), bytes_max=ANSWER_BYTES, old_rows=True
+            ranges=tuple(each.asked for each in asked),
+            bytes_max=ANSWER_BYTES,
+            old_rows=True,
+            counts_only=counts_only,
         )
         try:
             return self._run.network.node(node).change_source.follow(request).ranges
         except MachineDiedError as died:
             self._run.bury(died)
             return ()
+
+    def _require_counted(self, answer: RangeChanges, counted: RangeChanges) -> None:
+        """Find the changes of an answer in their numbers, as far as both of them have come."""
+        if answer.error is not None or counted.error is not None:
+            return
+        reached = min(answer.time, counted.time)
+        times = changes_from(answer.rows, old_rows=True)["time"].to_pylist() if answer.rows else []
+        came = collections.Counter(each for each in times if each <= reached)
+        told = {each.time: each.changes for each in counted.commits if each.time <= reached}
+        assert told == came
+        self._run.counts["feed counted"] += came.total()
 
     def _took(self, asked: FollowedRange, answer: RangeChanges) -> None:
         counts, before = self._run.counts, asked.time or 0

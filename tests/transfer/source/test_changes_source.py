@@ -1,5 +1,6 @@
 """The streaming source and the sinks without a Spark session, on real data nodes."""
 
+import itertools
 import pickle
 import threading
 from collections import Counter
@@ -207,6 +208,62 @@ def test_a_batch_of_few_changes_is_read_by_one_task(
     again = reader(zone, open_readers)  # after a restart it is not known how many they are
     assert len(again.partitions(start, end)) == 2
     assert batch(found, start, end) == batch(again, start, end)
+
+
+@pytest.mark.proves("SP-03")
+@pytest.mark.parametrize("is_older", [False, True])
+def test_data_nodes_count_for_the_driver(
+    zone: Coordinator,
+    table: TableClient,
+    open_readers: list[ChangesReader],
+    monkeypatch: pytest.MonkeyPatch,
+    is_older: bool,
+) -> None:
+    """All rows of a stream would come through its driver, to be counted.
+
+    Those of data nodes that are of an older version still do: they do not know that they may count.
+    """
+    call = NodeClient.call
+    found = reader(zone, open_readers, maxRowsPerBatch="70")
+    start = found.latestOffset(found.initialOffset(), found.getDefaultReadLimit())
+    for number in range(3):
+        table.write(rows(number * 50, number * 50 + 50, "v"))
+    table.delete([{"id": n} for n in range(50)])
+    came: list[bool] = []
+
+    def noted(node: NodeClient, request: Any, reply: Any, **options: Any) -> Any:
+        if is_older and isinstance(request, FollowChanges):
+            request = msgspec.structs.replace(request, counts_only=False)
+        answer = call(node, request, reply, **options)
+        if isinstance(request, FollowChanges):
+            came.extend(bool(each.rows) for each in answer.ranges)
+        return answer
+
+    monkeypatch.setattr(NodeClient, "call", noted)
+    offsets = [start]
+    while (end := found.latestOffset(offsets[-1], found.getDefaultReadLimit())) != offsets[-1]:
+        offsets.append(end)
+    assert came
+    assert any(came) == is_older
+    sizes = [batch_size(found, *both) for both in itertools.pairwise(offsets)]
+    assert sum(sizes) == 200
+    assert all(0 < each <= 70 for each in sizes)
+    assert len(sizes) < 8, "batches are full"
+
+
+@pytest.mark.proves("SP-03")
+def test_a_query_of_what_is_there_has_no_batch_of_what_came_later(
+    zone: Coordinator, table: TableClient, open_readers: list[ChangesReader]
+) -> None:
+    """Data nodes count what they have: an empty batch would follow, or a smaller one."""
+    found = reader(zone, open_readers)
+    found.prepareForTriggerAvailableNow()
+    table.write(rows(0, 100, "later"))
+    begin = {"token": found._plan.since(1)}
+    table.write(rows(0, 10, "later"))
+    end = found.latestOffset(begin, found.getDefaultReadLimit())
+    assert end == begin
+    assert found.partitions(begin, end) == []
 
 
 def test_nobody_is_asked_for_changes_behind_the_last_one_that_is_wanted(

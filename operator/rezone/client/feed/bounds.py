@@ -88,6 +88,10 @@ class Bound:
                 return False
         return True
 
+    def latest(self, start: int, end: int) -> int:
+        """Return the latest time of which changes of some hashes are wanted."""
+        return max(each.time for each in self._end if each.start < end and start < each.end)
+
 
 def hashes_of(codec: RowCodec, changes: Any) -> npt.NDArray[np.uint64]:
     """Return the hash of each change's key; `changes` is a table."""

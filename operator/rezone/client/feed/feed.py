@@ -43,7 +43,8 @@ class ChangeBatch(NamedTuple):
     `changes` is a table: the columns of the zone's, null but for the key where a row was deleted,
     `_operation` ("upsert" or "delete"), `_commit_time` (microseconds since 1970), and the place in
     the log that it was read from, `_partition` and `_offset`; of a feed with old rows `_old`, a
-    struct of the zone's columns, null where there was no row. Whoever goes on from `token` gets all
+    struct of the zone's columns, null where there was no row; a feed of times has `_commit_time`
+    alone. Whoever goes on from `token` gets all
     changes behind this batch, and only those; None before each range has a position. All changes of
     the zone with commit times up to `resolved_time` have come; 0 while that is not known.
     """
@@ -89,10 +90,13 @@ class ChangeFeed:
         clock: Callable[[], float],
         from_followers: bool,
         old_rows: bool,
+        times_only: bool,
     ) -> None:
         self._zone = zone
-        self._old_rows = old_rows
-        self._empty = rows.schema_of(zone.codec, old_rows=old_rows).empty_table()
+        self._old_rows = old_rows and not times_only
+        self._times_only = times_only
+        columns = rows.schema_of(zone.codec, old_rows=old_rows)
+        self._empty = (rows.TIMES_SCHEMA if times_only else columns).empty_table()
         self._dispatcher = dispatcher
         self._settings = settings
         self._positions = positions
@@ -119,7 +123,7 @@ class ChangeFeed:
     def end_at(self, end: Positions) -> None:
         """Ask for nothing more of what has all changes up to a position; some may come yet.
 
-        A node would read and send what nobody wants.
+        A node would read and send what nobody wants. Of a feed of times none of later ones come.
         """
         self._bound = Bound(end)
 
@@ -198,6 +202,7 @@ class ChangeFeed:
             bytes_max=ANSWER_BYTES,
             timeout_ms=round(waits * 1000),
             old_rows=self._old_rows,
+            counts_only=self._times_only,
         )
         for each in asked:
             each.in_flight = True
@@ -239,11 +244,21 @@ class ChangeFeed:
             if isinstance(error, _IS_GONE) and attempts > self._settings.redirects_max:
                 self._positions.gone(asked, self._dispatcher.placement)
             return
-        if answer.rows:
+        if self._times_only:
+            found += self._times(asked, answer)
+        elif answer.rows:
             codec, old_rows = self._zone.codec, self._old_rows
             found.append(rows.decoded(codec, asked.partition, answer.rows, old_rows=old_rows))
         self._tries.succeeded(asked, address)
         self._positions.took(asked, answer)
+
+    def _times(self, asked: FollowedRange, answer: RangeChanges) -> list[Any]:
+        times = rows.times_in(answer)
+        if self._bound is not None:
+            times = times[times <= self._bound.latest(asked.start, asked.end)]
+        if not len(times):
+            return []
+        return [pa.RecordBatch.from_arrays([pa.array(times)], schema=rows.TIMES_SCHEMA)]
 
     def close(self) -> None:
         """End the feed; requests that are under way end by themselves, within seconds."""

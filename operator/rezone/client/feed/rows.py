@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,7 +11,7 @@ from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
 from rezone.wire.codec.pieces import Spans
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.errors import CorruptionError
-from rezone.wire.messages import PartitionId
+from rezone.wire.messages import PartitionId, RangeChanges
 
 OPERATION: Final = "_operation"
 COMMIT_TIME: Final = "_commit_time"
@@ -19,6 +20,11 @@ OFFSET: Final = "_offset"
 OLD: Final = "_old"
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
+
+TIMES_SCHEMA: Final = pa.schema([pa.field(COMMIT_TIME, pa.int64(), nullable=False)])
+
+_COUNTED_MAX: Final = 1 << 24
+"""More than one answer and one commit have rows."""
 
 _OWN: Final = (
     pa.field(OPERATION, pa.string(), nullable=False),
@@ -61,6 +67,20 @@ def decoded(codec: RowCodec, partition: PartitionId, data: bytes, *, old_rows: b
         own.append(_old(codec, keys, old[0]))
     rows = [columns[name] for name in codec.arrow_schema.names]
     return pa.RecordBatch.from_arrays([*rows, *own], schema=schema)
+
+
+def times_in(answer: RangeChanges) -> npt.NDArray[np.int64]:
+    """Return the commit time of each change of an answer, of which numbers alone were asked.
+
+    CorruptionError when they are more than one answer can have.
+    """
+    if answer.rows:  # of a data node that does not know what was asked
+        found: npt.NDArray[np.int64] = _signed(changes_from(answer.rows).column("time")).to_numpy()
+        return found
+    if sum(each.changes for each in answer.commits) > _COUNTED_MAX:
+        raise CorruptionError(f"an answer counts more than {_COUNTED_MAX} changes")
+    times = np.array([each.time for each in answer.commits], np.int64)
+    return np.repeat(times, np.array([each.changes for each in answer.commits], np.int64))
 
 
 def _signed(column: Any) -> Any:

@@ -24,7 +24,7 @@ from rezone.datanode.settings import Clock
 from rezone.datanode.state.reshard_targets import Notifier, ReshardTargets, listening
 from rezone.datanode.state.runner import entry
 from rezone.storage.log.entry import iter_entries
-from rezone.storage.log_changes import Position, Reading, truncated
+from rezone.storage.log_changes import Counting, Position, Reading, truncated
 from rezone.wire.errors import (
     ConflictError,
     NotReadyError,
@@ -184,14 +184,18 @@ class ChangeSource:
         answers: list[RangeChanges] = []
         for hash_range in request.ranges:
             try:
-                answer = self._answer(hash_range, room, old_rows=request.old_rows)
+                answer, read = self._answer(hash_range, room, request)
             except RezoneError as error:
-                answer = RangeChanges(error=error.info())
-            room -= len(answer.rows)
+                answer, read = RangeChanges(error=error.info()), 0
+            room -= read
             answers.append(answer)
         return answers
 
-    def _answer(self, hash_range: AskedRange, room: int, *, old_rows: bool) -> RangeChanges:
+    def _answer(
+        self, hash_range: AskedRange, room: int, request: FollowChanges
+    ) -> tuple[RangeChanges, int]:
+        """Return the answer for a range, and how many bytes it took of what all may have."""
+        old_rows = request.old_rows and not request.counts_only
         partition = self._find(hash_range.partition)
         hashes = _hashes_of(hash_range, partition)
         state = _state_of(partition, hashes)
@@ -202,10 +206,20 @@ class ChangeSource:
         if hash_range.time is None:
             begun = _begun(partition, state, hash_range, old_rows=old_rows)
             partition.followed.note(begun.time)
-            return begun
+            return begun, 0
         position = Position(hash_range.time, hash_range.given_by)
         before = RowsBefore(partition) if old_rows else None
-        reading = Reading(hash_range.partition, hashes, position, state.reshard_positions, before)
+        counting = None
+        if request.counts_only:
+            counting = Counting(whole=hashes == HashRange(*partition.hash_range))
+        reading = Reading(
+            hash_range.partition,
+            hashes,
+            position,
+            state.reshard_positions,
+            before,
+            counting=counting,
+        )
         # What is not applied covers rows that nobody can read yet.
         reach = min(state.committed, state.applied) if old_rows else state.committed
         if not reading.own:
@@ -222,14 +236,16 @@ class ChangeSource:
         if before is not None:
             before.require_kept(hash_range)
         partition.followed.note(hash_range.time)
-        return RangeChanges(
+        answer = RangeChanges(
             rows=reading.rows(),
+            commits=tuple(reading.commits),
             time=reading.position.time,
             offset=offset,
             own=reading.own,
             ended=done and state.seal_time > 0,
             more=offset < reach,
         )
+        return answer, reading.bytes
 
 
 def _begun(replica: Replica, state: _State, asked: AskedRange, *, old_rows: bool) -> RangeChanges:
@@ -295,7 +311,8 @@ def _hashes_of(hash_range: AskedRange, replica: Replica) -> HashRange:
 
 
 def _is_news(answer: RangeChanges) -> bool:
-    return bool(answer.rows) or answer.ended or answer.more or answer.error is not None
+    found = answer.rows or answer.commits
+    return bool(found) or answer.ended or answer.more or answer.error is not None
 
 
 def _not_ready(replica: Replica) -> NotReadyError:

@@ -4,7 +4,7 @@
 
 An offset is a token of the feed, so a batch is what lies between two tokens: the same changes each
 time that Spark asks for it, whoever leads and however the zone is cut by then. The driver follows
-the feed to know where a batch ends; tasks read the changes themselves.
+the feed's times to know where a batch ends; tasks read the changes themselves.
 """
 
 import time
@@ -293,6 +293,7 @@ class _Planner:
         self._old_rows = OLD in columns
         self._uid = client.config.zone_uid
         self._feed: ChangeFeed | None = None
+        self._counts = False
         self._at = ""
         self._moved = time.monotonic()
         self._acknowledged = float("-inf")
@@ -344,6 +345,7 @@ class _Planner:
     def end_here(self) -> None:
         """Give no position behind what is committed now."""
         self._last = self._positions(self.begun())
+        self._close_feed()  # it ends nowhere
 
     def end_of_batch(self, start: str, limits: _Limits) -> str:
         """Return the token behind the next changes, `start` when none come."""
@@ -357,7 +359,8 @@ class _Planner:
 
     def _follow(self, start: str, limits: _Limits) -> tuple[bounds.Positions, int]:
         """Follow the feed until a batch is full, or nothing more is there; return its end."""
-        after, feed = self._positions(start), self._feed_at(start)
+        counts = limits.bytes == COUNT_MAX
+        after, feed = self._positions(start), self._feed_at(start, counts=counts)
         rows, bytes_left = 0, limits.bytes
         asked, until = time.time_ns() // 1000, time.monotonic() + FOLLOW_SECONDS
         while not self._is_last(after):
@@ -366,10 +369,10 @@ class _Planner:
                 continue
             before, after = after, self._positions(batch.token)
             found = batch.changes
-            if self._last is not None:
+            if self._last is not None and not counts:
                 found = bounds.up_to(self._last, self._client.codec, found)
             room = limits.rows - rows
-            if limits.bytes < COUNT_MAX:
+            if not counts:
                 sizes = bounds.sizes_of(found.select(self._columns))
                 room = min(room, bounds.fitting(found, sizes, bytes_left))
                 bytes_left -= int(sizes.sum())
@@ -402,11 +405,17 @@ class _Planner:
             self._close_feed()
         return self._at
 
-    def _feed_at(self, start: str) -> ChangeFeed:
-        """Return the feed that has told all up to a token, and nothing of what is behind it."""
-        if self._feed is None or self._at != start:
+    def _feed_at(self, start: str, *, counts: bool) -> ChangeFeed:
+        """Return the feed that has told all up to a token, and nothing of what is behind it.
+
+        Rows are of no use but for their sizes: without a limit of those, data nodes count.
+        """
+        if self._feed is None or (self._at, self._counts) != (start, counts):
             self._close_feed()
-            self._feed, self._at = self._client.changes(start, old_rows=self._old_rows), start
+            self._feed = self._client.changes(start, old_rows=self._old_rows, times_only=counts)
+            self._at, self._counts = start, counts
+            if self._last is not None:
+                self._feed.end_at(self._last)
         return self._feed
 
     def _positions(self, token: str) -> bounds.Positions:

@@ -27,6 +27,7 @@ from rezone.wire.messages.changes import (
     AcknowledgedPartition,
     AskedRange,
     ChangesFound,
+    CommitCount,
     FollowChanges,
     RangeChanges,
 )
@@ -193,6 +194,7 @@ __all__ = [
     "CloseStream",
     "ClosedTime",
     "ClosedTimes",
+    "CommitCount",
     "CommitIngested",
     "CommitOffset",
     "CommitOffsets",

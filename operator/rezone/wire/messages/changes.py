@@ -32,13 +32,16 @@ class FollowChanges(Message, frozen=True):
     """Ask a node for the next changes of ranges; answered when there are some, or in time.
 
     Any replica answers with what it knows to be committed, about `bytes_max` for all ranges.
-    `old_rows`: with the row before each change.
+    `old_rows`: with the row before each change. `counts_only`: how many changes each commit has
+    come in their place (`RangeChanges.commits`), without old rows, after about as many bytes of the
+    log. Data nodes of versions without it answer with the changes.
     """
 
     ranges: tuple[AskedRange, ...]
     bytes_max: Count = 1 << 20
     timeout_ms: Count = 0
     old_rows: bool = False
+    counts_only: bool = False
     trace: TraceContext | None = None
 
 
@@ -56,11 +59,18 @@ class AcknowledgeChanges(Message, frozen=True):
     partitions: tuple[AcknowledgedPartition, ...]
 
 
+class CommitCount(msgspec.Struct, frozen=True, array_like=True):
+    """So many changes of a range have this commit time."""
+
+    time: Count
+    changes: Count
+
+
 class RangeChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The next changes of one range, in the order of the request.
 
     `rows` is one Arrow IPC record batch message (`wire.codec.changes`), empty without changes, of
-    the schema that fits what was asked. All
+    the schema that fits what was asked; `commits` has their numbers where those alone were. All
     changes of the range up to `time` have come by then, whoever is asked for more. `own`: those
     that follow are this partition's own, and none that it pulls. `ended`: the partition is
     sealed, and those that follow are of the next layout. `more`: the answer had an end before the
@@ -68,6 +78,7 @@ class RangeChanges(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """
 
     rows: bytes = b""
+    commits: tuple[CommitCount, ...] = ()
     time: Count = 0
     offset: Count | None = None
     own: bool = False
