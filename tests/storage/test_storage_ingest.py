@@ -31,7 +31,7 @@ from test_storage_indexes import TABLE, look_up, put, visible_rows
 from test_storage_transactions import apply
 
 from rezone.storage.copies.range_ingest import check_versions as check_asked
-from rezone.storage.engines.base import FLAG_INTENT
+from rezone.storage.engines.base import FLAG_INTENT, STATE_PREFIX
 from rezone.storage.reshard.range_backfill import RangeVersions, range_versions
 from rezone.storage.reshard.reshard_entries import IngestMark, ingested_entry
 from rezone.storage.snapshot.columns import VERSIONS_SCHEMA
@@ -353,6 +353,7 @@ if LOW > HIGH:
         ([(LOW, 5, FLAG_INTENT, b"")], b"", HIGH, "none of a committed row"),
         ([(LOW, 5, 77, b"")], b"", HIGH, "none of a committed row"),
         ([(LOW, 5, 0, b"")], LOW, HIGH, "not asked for"),
+        ([(STATE_PREFIX + b"meta", 5, 0, b"")], b"", STATE_PREFIX + b"z", "not asked for"),
         ([(HIGH, 5, 0, b"")], b"", LOW, "beyond where they are said to end"),
     ],
 )

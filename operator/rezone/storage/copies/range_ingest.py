@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.storage.applier import Applier
-from rezone.storage.engines.base import FLAG_TOMBSTONE
+from rezone.storage.engines.base import FLAG_TOMBSTONE, STATE_PREFIX
 from rezone.storage.index.indexer import Indexer
 from rezone.storage.reshard.reshard_entries import IngestMark
 from rezone.storage.reshard.reshard_table import ReshardTable
@@ -127,8 +127,9 @@ def check_versions(
     ):
         raise InvalidRowError("versions are out of row order")
     first, last = row_ids[0].as_py(), row_ids[count - 1].as_py()
-    low, high = max(after, hash_bound(hashes.start) or b""), hash_bound(hashes.end)
-    if first <= after or first < low or (high is not None and last >= high):
+    # Behind all rows stands what the engine says of itself.
+    low, high = hash_bound(hashes.start) or b"", hash_bound(hashes.end) or STATE_PREFIX
+    if first <= after or first < low or last >= high:
         raise InvalidRowError("versions of rows that were not asked for")
     if not mark.end and last > mark.reached:
         raise InvalidRowError("versions of rows beyond where they are said to end")
