@@ -250,6 +250,21 @@ def test_a_second_driver_of_the_name_finishes_what_one_has_begun(
         assert driver(nodes, "job").run(StagedNewRows(came, time)).rows == 0
 
 
+@pytest.mark.proves("SP-05")
+def test_a_data_node_that_knows_no_time_yet_is_asked_again(
+    nodes: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that has staged all of its rows failed because a data node had just begun."""
+    overwrites = nodes.nodes[1].node.overwrites
+    knows, nothing_yet = overwrites._time, iter([None, None])
+    monkeypatch.setattr(overwrites, "_time", lambda: next(nothing_yet, knows()))
+    assert driver(nodes, "job").time() > 0
+    assert not list(nothing_yet), "it was asked three times"
+    monkeypatch.setattr(overwrites, "_time", lambda: None)
+    with pytest.raises(NotReadyError, match="does not know the time"):
+        driver(nodes, "job", patience_seconds=0.5).time()
+
+
 @pytest.mark.slow
 @pytest.mark.proves("SP-05")
 def test_no_rows_make_an_empty_zone(nodes: Coordinator, tmp_path: Path) -> None:

@@ -42,6 +42,10 @@ PATIENCE_SECONDS: Final = 600.0
 TIME_MARGIN_MICROS: Final = 60_000_000
 """How far `time` lies before the clocks of data nodes: one that joins later is not asked."""
 
+TIME_SECONDS_MAX: Final = 60.0
+"""For how long all data nodes are asked for their time; a job fails then that has staged its rows.
+"""
+
 RANGES_AT_ONCE: Final = 4
 CALL_SECONDS: Final = 3.0
 
@@ -120,20 +124,32 @@ class Overwriting:
     def time(self) -> int:
         """Return a commit time for all rows of the overwrite: what is written later is after it.
 
-        It lies a minute before the earliest clock of all data nodes. NotReadyError unless all of
-        them answer, and say it; ForbiddenError for a certificate that may fill no replicas.
+        It lies a minute before the earliest clock of all data nodes. One that has just begun, or
+        that hears its peers late, knows no time for a while. NotReadyError unless all of them
+        answer within a minute, and say it; ForbiddenError for a certificate that may fill no
+        replicas.
         """
+        until = self._clock() + min(TIME_SECONDS_MAX, self._patience_seconds)
         try:
-            self._find_nodes()
-            request = AskOverwrite(name=self._name, begin=False)
-            times = [self._call(node, request).time for node in self._nodes]
+            while True:
+                try:
+                    return self._earliest_clock() - TIME_MARGIN_MICROS
+                except NotReadyError:
+                    if self._clock() > until:
+                        raise
+                self._pause.wait(self._every_seconds)
         finally:
             self._close()
+
+    def _earliest_clock(self) -> int:
+        self._find_nodes()
+        request = AskOverwrite(name=self._name, begin=False)
+        times = [self._call(node, request).time for node in self._nodes]
         if not times or not all(times):
             raise NotReadyError(
                 "a data node does not know the time yet, or is of an earlier release; retry"
             )
-        return min(times) - TIME_MARGIN_MICROS
+        return min(times)
 
     def run(self, rows: RowSource) -> OverwriteReceipt:
         """Return when the zone has these rows and no others of before; errors as `is_done`.
