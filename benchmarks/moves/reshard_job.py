@@ -57,6 +57,7 @@ def run_job(zone: Zone, pool: ProcessPoolExecutor, more: int) -> tuple[Layout, i
     """Re-shard, and bring the rows of all ranges, each by a task; return how many were brought.
 
     It reserves from the first moment on: of a small zone the leaders would backfill a half before.
+    Then as rarely as a job does, for each of these calls costs a millisecond of processor time.
     """
     c = zone.coordinator
     old = layout_of(c.config)
@@ -66,6 +67,7 @@ def run_job(zone: Zone, pool: ProcessPoolExecutor, more: int) -> tuple[Layout, i
     ]
     with Reservations(ranges, c.peers, every_seconds=_RESERVE_SECONDS):
         new = reshard(c, more)
+    with Reservations(ranges, c.peers):
         receipts = pool.map(backfill_range, ranges, [c.peers] * len(ranges))
         return new, totals(list(receipts))[0]
 
