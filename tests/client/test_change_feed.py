@@ -102,7 +102,7 @@ def test_a_range_without_an_answer_is_given_up_in_time() -> None:
     tries = Tries(Replicas(), ClientSettings(), lambda: now[0], from_followers=True)
     asked = FollowedRange(0, HASH_SPACE, 5, partition=0)
     assert tries.address(asked) == "l"
-    tries.succeeded(asked, "l")
+    tries.succeeded(asked, "l", 5)
     assert tries.address(asked) == "f"
     tries.failed(asked, "f", NotReadyError("away"))
     assert tries.address(asked) is None
@@ -120,15 +120,15 @@ def test_leaders_hear_of_a_feed_from_followers_now_and_then() -> None:
     tries = Tries(Replicas(), ClientSettings(), lambda: now[0], from_followers=True)
     asked = FollowedRange(0, HASH_SPACE, 5, partition=0)
     assert tries.address(asked) == "l", "nobody there has heard of it"
-    tries.succeeded(asked, "l")
+    tries.succeeded(asked, "l", 5)
     assert tries.address(asked) == "f"
-    tries.succeeded(asked, "f")
+    tries.succeeded(asked, "f", 5)
     now[0] = 299.0
     assert tries.address(asked) == "f"
     now[0] = 300.0
     assert tries.address(asked) == "l"
     tries.failed(asked, "l", NotReadyError("away"))
-    tries.succeeded(asked, "f")
+    tries.succeeded(asked, "f", 5)
     assert tries.address(asked) == "f", "a leader that is away would hold it up again and again"
 
 
@@ -141,10 +141,26 @@ def test_a_consumer_that_takes_its_time_has_all_of_the_timeout() -> None:
     now[0] = 100.0
     assert tries.address(asked) == "l"
     tries.failed(asked, "l", NotReadyError("away"))
-    tries.succeeded(asked, "l")
+    tries.succeeded(asked, "l", 5)
     replicas.led = False
     assert tries.address(asked) is None
     assert tries.lacks_routes
     now[0] = 200.0
     with pytest.raises(NotReadyError, match="no leader"):
         tries.address(asked)
+
+
+def test_routes_are_asked_for_where_a_range_comes_no_further() -> None:
+    """A leader that was replaced, and was not told, answers that there is nothing new for ever."""
+    now = [0.0]
+    tries = Tries(Replicas(), ClientSettings(), lambda: now[0], from_followers=False)
+    asked = FollowedRange(0, HASH_SPACE, 5, partition=0)
+    for time in (5, 6, 6):
+        tries.succeeded(asked, "l", time)
+        now[0] += 4.0
+        assert not tries.lacks_routes, "its time goes on, or has not stood for long"
+    tries.succeeded(asked, "l", 6)
+    assert tries.lacks_routes
+    tries.lacks_routes = False
+    tries.succeeded(asked, "l", 6)
+    assert not tries.lacks_routes, "not all the time"

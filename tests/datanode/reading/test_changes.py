@@ -33,16 +33,19 @@ from rezone.datanode.settings import SystemClock
 from rezone.datanode.state.followed import FollowedFrom
 from rezone.datanode.state.reshard_targets import Notifier
 from rezone.storage.store_config import StoreConfig
+from rezone.wire.codec.changes import changes_from
 from rezone.wire.errors import (
     FeedTruncatedError,
     LimitExceededError,
+    NotReadyError,
     OverloadedError,
     TransactionConflictError,
     TransactionEndedError,
     UnknownPartitionError,
 )
-from rezone.wire.layouts import layout_of
+from rezone.wire.layouts import WHOLE, layout_of
 from rezone.wire.messages import AskedRange, FollowChanges, SealState
+from rezone.wire.messages.changes import NOBODY_GAVE
 
 KEYS = [b"key-%d" % n for n in range(24)]
 WAIT_SECONDS = 40.0
@@ -381,8 +384,6 @@ def test_who_rests_goes_on_where_the_new_leader_was_killed(tmp_path: Path) -> No
             c.watch()
             c.until("it goes on", lambda: progress(c, overlap).backfilled, WAIT_SECONDS)
             killed.start()
-            c.wait_up(target)
-            c.send(overlap.new, c.records[overlap.new], target)  # as the operator tells it
             write_round(table, done, 3)
             begin_to_seal(c, overlap.old)
             c.until("sealed", lambda: _is_sealed(c, overlap.old), WAIT_SECONDS)
@@ -394,6 +395,41 @@ def test_who_rests_goes_on_where_the_new_leader_was_killed(tmp_path: Path) -> No
             follow(c, feed, came, sum(map(len, done.values())))
             assert came == done
             assert feed.poll(0.2).changes.num_rows == 0
+
+
+@pytest.mark.proves("CF-02")
+def test_who_does_not_know_yet_what_it_was_made_of_answers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replaced leader that has just begun took all for its own: what it had pulled was lost."""
+    with cluster(tmp_path, 1, config=zone(1)) as c:
+        c.create(0, (0,))
+        with client(c) as table:
+            table.write([{"key": key, "value": b"before"} for key in KEYS])
+            reshard(c, 1)
+            (overlap,) = overlaps_of(c)
+            c.until("backfilled", lambda: progress(c, overlap).backfilled)
+            known = c.replica(0, 0).positions.readable_time
+            table.write([{"key": key, "value": b"pulled"} for key in KEYS])
+            begin_to_seal(c, 0)
+            c.until("it is sealed", functools.partial(_is_sealed, c, 0))
+            c.config = msgspec.structs.replace(c.config, generation=1, next_partitions=0)
+            c.configure()
+            table.write([{"key": key, "value": b"after"} for key in KEYS])
+        replica, last = c.replica(0, overlap.new), WHOLE.end - 1
+        for given_by in (0, NOBODY_GAVE):
+            asked = AskedRange(
+                partition=overlap.new, first_hash=0, last_hash=last, time=known, given_by=given_by
+            )
+            with monkeypatch.context() as stale:
+                stale.setattr(replica.store, "applied_reshards", lambda: ())
+                (answer,) = c.node(0).change_source.follow(FollowChanges(ranges=(asked,))).ranges
+            assert answer.error is not None
+            assert answer.error.code == NotReadyError.code
+            (answer,) = c.node(0).change_source.follow(FollowChanges(ranges=(asked,))).ranges
+            assert answer.error is None
+            values = changes_from(answer.rows).column("value").to_pylist()
+            assert len(values) == 2 * len(KEYS), "what was pulled, and its own"
 
 
 def write_round(table: TableClient, done: Changes, number: int) -> None:

@@ -249,7 +249,7 @@ class ChangeFeed:
         elif answer.rows:
             codec, old_rows = self._zone.codec, self._old_rows
             found.append(rows.decoded(codec, asked.partition, answer.rows, old_rows=old_rows))
-        self._tries.succeeded(asked, address)
+        self._tries.succeeded(asked, address, answer.time)
         self._positions.took(asked, answer)
 
     def _times(self, asked: FollowedRange, answer: RangeChanges) -> list[Any]:

@@ -3,12 +3,14 @@
 Leaders are asked, or followers first; a leader then at the beginning and now and then, for it has
 to know that somebody follows: a re-sharding brings along what they need (docs/decisions/0502). A
 replica whose log does not reach back far enough is left for the others, and only when all have said
-so the feed is truncated. All else is tried again, with pauses, until the client's timeout.
+so the feed is truncated. All else is tried again, with pauses, until the client's timeout. Who has
+no later time to tell for long may be a leader that was replaced and has not heard of it: it answers
+without an error, and only routes say who leads.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rezone.client.feed.positions import FollowedRange
 from rezone.client.routing.routes import Leader
@@ -27,6 +29,10 @@ from rezone.wire.messages import PartitionId
 _PAUSE_SECONDS_MAX = 60.0
 _LEADER_SECONDS = 300.0
 """How often a feed from followers asks a leader: well within `follower_pause_ms_max`."""
+
+_STANDS_SECONDS = 5.0
+"""After so long without a later time there may be another leader; times go on where nobody writes.
+"""
 
 
 class KnownReplicas(Protocol):
@@ -59,6 +65,13 @@ class _Try:
     error: RezoneError | None = None
 
 
+class _Reached(NamedTuple):
+    """The latest time that a range has come to, and when that was."""
+
+    time: int
+    at: float
+
+
 class Tries:
     """The tries of one feed; `lacks_routes` says that newer routes may help."""
 
@@ -76,6 +89,7 @@ class Tries:
         self._from_followers = from_followers
         self._tries: dict[tuple[int, PartitionId], _Try] = {}
         self._leader_asked: dict[tuple[int, PartitionId], float] = {}
+        self._reached: dict[tuple[int, PartitionId], _Reached] = {}
         self.lacks_routes = False
 
     def address(self, asked: FollowedRange) -> str | None:
@@ -134,10 +148,17 @@ class Tries:
         found.due = now + min(doubled, self._settings.backoff_max_seconds)
         return found.attempts
 
-    def succeeded(self, asked: FollowedRange, address: str) -> None:
-        """Note an answer."""
+    def succeeded(self, asked: FollowedRange, address: str, time: int) -> None:
+        """Note an answer, which has all changes up to a time."""
         self._note_leader(asked, address)
-        self._tries.pop(_key(asked), None)
+        key, now = _key(asked), self._clock()
+        self._tries.pop(key, None)
+        reached = self._reached.get(key)
+        if reached is None or time > reached.time:
+            self._reached[key] = _Reached(time, now)
+        elif now - reached.at > _STANDS_SECONDS:
+            self._reached[key] = _Reached(time, now)
+            self.lacks_routes = True
 
     def _note_leader(self, asked: FollowedRange, address: str) -> None:
         """Note when a leader was asked last, by whoever asks followers else."""

@@ -222,7 +222,7 @@ class ChangeSource:
         )
         # What is not applied covers rows that nobody can read yet.
         reach = min(state.committed, state.applied) if old_rows else state.committed
-        if not reading.own:
+        if not reading.own or _has_sources(hash_range):
             _require_resharded(partition, hash_range.given_by)
         try:
             offset = _read(partition, hash_range, reading, reach, room)
@@ -281,6 +281,15 @@ def _read(replica: Replica, hash_range: AskedRange, reading: Reading, reach: int
             reading.take(each)
             offset = each.header.end_offset
     return offset
+
+
+def _has_sources(asked: AskedRange) -> bool:
+    """Whether others have had the range, and not this partition has said how far its changes came.
+
+    A replica that has applied nothing since its start knows of no source: it would take what it has
+    yet to learn of for its own, and the next one that is asked leave out what was pulled.
+    """
+    return asked.given_by != asked.partition and generation_of(asked.partition) > 0
 
 
 @entry

@@ -80,6 +80,7 @@ def _close_newest(replica: ReplicaState) -> int:
     A recent one also where nothing was written for long: it is to be read at for a while. Raises
     NotReadyError while none may be promised there: right after a change of the leader.
     """
+    replica.clock.require()  # else it is not known what is recent
     newest = max(replica.promisable(), replica.store.last_commit_time, replica.readable_from)
     if newest < oldest_kept(replica):
         raise NotReadyError(f"partition {replica.partition_id} can promise no recent time yet")
