@@ -12,10 +12,16 @@ import pytest
 from rezone.client import TableClient
 
 
+class Followed(Counter[tuple[int, str]]):
+    """How often each id and value has come, and the token behind that."""
+
+    token = ""
+
+
 @contextlib.contextmanager
-def following(client: TableClient) -> Iterator[Counter[tuple[int, str]]]:
+def following(client: TableClient) -> Iterator[Followed]:
     """Count the changes of each id and value from now on, in a thread, as logs are cut."""
-    found: Counter[tuple[int, str]] = Counter()
+    found = Followed()
     begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -23,6 +29,7 @@ def following(client: TableClient) -> Iterator[Counter[tuple[int, str]]]:
             while not ended.is_set():
                 found.update((r["id"], r["value"]) for r in feed.poll(0.1).changes.to_pylist())
                 if feed.token is not None:
+                    found.token = feed.token
                     begun.set()
 
     thread = threading.Thread(target=run)

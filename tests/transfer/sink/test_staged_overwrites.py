@@ -255,7 +255,7 @@ def test_a_data_node_that_knows_no_time_yet_is_asked_again(
     nodes: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that has staged all of its rows failed because a data node had just begun."""
-    overwrites = nodes.nodes[1].node.overwrites
+    overwrites = nodes.node(1).overwrites
     knows, nothing_yet = overwrites._time, iter([None, None])
     monkeypatch.setattr(overwrites, "_time", lambda: next(nothing_yet, knows()))
     assert driver(nodes, "job").time() > 0
