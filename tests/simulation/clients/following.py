@@ -123,7 +123,9 @@ class Follower:
 
     def _ask(self) -> None:
         self.positions.assign(self._placement())
-        node = self._rng.choice(sorted(self._run.network.nodes))
+        if not (nodes := sorted(self._run.network.nodes)):
+            return  # all of them are down
+        node = self._rng.choice(nodes)
         here = {p.partition_id for p in self._run.network.node(node).partitions()}
         asked = [each for each in self.positions.ranges if each.partition in here]
         self._rng.shuffle(asked)
