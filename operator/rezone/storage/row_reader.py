@@ -19,7 +19,7 @@ from rezone.storage.transactions.intents import Intent, newest_intents
 from rezone.storage.transactions.transactions import Transaction
 from rezone.wire.codec.indexes import IndexCodec, KeyRange
 from rezone.wire.codec.keyspace import HASH_SPACE
-from rezone.wire.codec.pieces import Spans
+from rezone.wire.codec.pieces import ByteStrings
 
 _SCAN_BYTES = 1 << 20
 
@@ -68,7 +68,7 @@ class RowReader:
 
     def scan(
         self, start_row_id: bytes, end_row_id: bytes | None, as_of: int | None, rows_max: int
-    ) -> tuple[Spans, Spans, bytes | None]:
+    ) -> tuple[ByteStrings, ByteStrings, bytes | None]:
         """Return the visible rows of a slice of [start, end) and where to go on, None at the end.
 
         Row ids and values; empty when the slice, of at most `rows_max` rows,
@@ -80,7 +80,7 @@ class RowReader:
         )
         cursor = None if chains.end else behind(chains.last_row_id)
         if not chains.keys:
-            return Spans.of([]), Spans.of([]), cursor
+            return ByteStrings.of([]), ByteStrings.of([]), cursor
         row_ids, values = visible(columns_of(chains.keys, chains.values), self._time(as_of))
         return row_ids, values, cursor
 

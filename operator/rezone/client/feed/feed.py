@@ -153,7 +153,7 @@ class ChangeFeed:
         """Wait for answers; the others stay where they are until the consumer wants more."""
         if self._calls:
             return list(wait(self._calls, seconds, FIRST_COMPLETED).done)
-        self._closed.wait(max(seconds, _PAUSE_SECONDS))
+        self._closed.wait(seconds)
         return []
 
     # --- asking ----------------------------------------------------------------------------------

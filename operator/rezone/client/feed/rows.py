@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.wire.codec.changes import OPERATION_UPSERT, changes_from
-from rezone.wire.codec.pieces import Spans
+from rezone.wire.codec.pieces import ByteStrings
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.errors import CorruptionError
 from rezone.wire.messages import PartitionId, RangeChanges
@@ -90,7 +90,7 @@ def _signed(column: Any) -> Any:
         raise CorruptionError(f"no time or offset of a change: {error}") from error
 
 
-def _where(codec: RowCodec, keys: Spans, values: Any, there: Any) -> dict[str, Any]:
+def _where(codec: RowCodec, keys: ByteStrings, values: Any, there: Any) -> dict[str, Any]:
     """Return the columns of the rows that are there, nulls in place of those that are not."""
     if not there.false_count:
         rows = codec.decode(keys, values)
@@ -102,7 +102,7 @@ def _where(codec: RowCodec, keys: Spans, values: Any, there: Any) -> dict[str, A
     return {name: rows.column(name).take(places) for name in rows.schema.names}
 
 
-def _old(codec: RowCodec, keys: Spans, values: Any) -> Any:
+def _old(codec: RowCodec, keys: ByteStrings, values: Any) -> Any:
     """Return the rows before changes as structs; null where there was none."""
     there = values.is_valid()
     columns = _where(codec, keys, values, there)

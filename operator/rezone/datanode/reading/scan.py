@@ -23,7 +23,7 @@ from rezone.datanode.state.runner import entry
 from rezone.storage.engines.base import behind
 from rezone.storage.snapshot.digest import hash_bound
 from rezone.wire import messages
-from rezone.wire.codec.pieces import Spans
+from rezone.wire.codec.pieces import ByteStrings
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.errors import NotReadyError
 from rezone.wire.layouts import HashRange
@@ -122,6 +122,6 @@ def scan_batches(replica: ReplicaState, ticket: ScanTicket, codec: RowCodec) -> 
             )
         if own is not None:
             shown = own.over(ids.array(), values.array(), cursor, next_row or bound)
-            ids, values = map(Spans.of, shown)
+            ids, values = map(ByteStrings.of, shown)
         cursor = next_row
         yield codec.decode(keys_of(ids), values), None

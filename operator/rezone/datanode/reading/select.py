@@ -7,6 +7,7 @@ for a slice; where the caller names a range of an index, only what that has.
 Concurrency: runs in its caller's Flight thread.
 """
 
+import bisect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from rezone.wire.codec.filter_plans import ids_that_pass
 from rezone.wire.codec.filters import RowFilter
 from rezone.wire.codec.indexes import KeyRange, index_codec
 from rezone.wire.codec.keyspace import hash_in
-from rezone.wire.codec.pieces import Spans
+from rezone.wire.codec.pieces import ByteStrings
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.errors import InvalidFilterError, UnknownIndexError
 from rezone.wire.layouts import HashRange
@@ -51,8 +52,8 @@ _BEHIND_ALL = b"\xff" * 10
 class _Slice(NamedTuple):
     """Some rows as they are stored, and where the next ones begin."""
 
-    row_ids: Spans
-    values: Spans
+    row_ids: ByteStrings
+    values: ByteStrings
     cursor: bytes
 
 
@@ -85,8 +86,8 @@ class Selection:
         ids = ids_that_pass(self.codec, self.filter) if self.filter is not None else None
         if ids is None:
             return None
-        inside = (each for each in ids if hashes.start <= hash_in(each) < hashes.end)
-        return [each for each in inside if each >= cursor]
+        inside = [each for each in ids if hashes.start <= hash_in(each) < hashes.end]
+        return inside[bisect.bisect_left(inside, cursor) :]
 
 
 def selected_schema(codec: RowCodec, columns: tuple[str, ...]) -> Any:
@@ -153,12 +154,13 @@ def _by_key(replica: ReplicaState, row_ids: list[bytes], kept: Kept) -> Iterator
             asked = row_ids[at : at + _KEYS_AT_ONCE]
             with reading_at(replica, kept):
                 newest = replica.store.reader.newest(asked, kept.as_of)
-            found = [pair for pair in zip(asked, newest, strict=True) if pair[1] is not None]
-            rows += [row for row, _ in found]
-            values += [value for _, value in found if value is not None]
-            size += sum(len(row) + len(value or b"") for row, value in found)
+            for row, value in zip(asked, newest, strict=True):
+                if value is not None:
+                    rows.append(row)
+                    values.append(value)
+                    size += len(row) + len(value)
             at += len(asked)
-        yield _Slice(Spans.of(rows), Spans.of(values), behind(row_ids[at - 1]))
+        yield _Slice(ByteStrings.of(rows), ByteStrings.of(values), behind(row_ids[at - 1]))
 
 
 def _by_index(
@@ -189,4 +191,4 @@ def _by_index(
         inside = in_range(found.row_ids, hashes)
         cursor = found.cursor
         rows, values = found.row_ids.filter(inside), found.values.filter(inside)
-        yield _Slice(Spans.of(rows), Spans.of(values), cursor or keys.end)
+        yield _Slice(ByteStrings.of(rows), ByteStrings.of(values), cursor or keys.end)

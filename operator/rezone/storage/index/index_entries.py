@@ -17,7 +17,7 @@ from rezone.storage.log.entry import OP_UPSERT, Entry
 from rezone.storage.reshard.reshard_entries import rows_of, version_times
 from rezone.storage.snapshot.columns import Columns, columns_of, engine_keys, fixed_array
 from rezone.wire.codec.indexes import IndexCodec, index_codecs
-from rezone.wire.codec.pieces import Spans, gather, refuse_corrupt
+from rezone.wire.codec.pieces import ByteStrings, gather, refuse_corrupt
 from rezone.wire.codec.rows import RowCodec, keys_of
 from rezone.wire.codec.schema import IndexId, TableSchema
 
@@ -120,7 +120,9 @@ class Arriving:
         if not self._maker.ids:
             return 0
         row_ids, times, flags, values = batch.columns
-        columns = Columns(Spans.of(row_ids), times.to_numpy(), flags.to_numpy(), Spans.of(values))
+        columns = Columns(
+            ByteStrings.of(row_ids), times.to_numpy(), flags.to_numpy(), ByteStrings.of(values)
+        )
         return self._keep(self._maker.entries(_with_values(columns)))
 
     def take_stored(self, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
@@ -181,11 +183,14 @@ def _lengths(index_keys: Any) -> Any:
     return fixed_array(raw.tobytes(), raw.shape[1])
 
 
-def split_places(places: Spans, lengths: Spans) -> tuple[Any, Any]:
+def split_places(places: ByteStrings, lengths: ByteStrings) -> tuple[Any, Any]:
     """Return (index keys, row ids) of entries' places in the engine, by the lengths they carry."""
     begin = places.starts + len(INDEX_PREFIX)
     found = gather(lengths.data, lengths.starts, lengths.ends, _LENGTH.itemsize)
     middle = begin + found.view(_LENGTH).ravel().astype(np.int64)
     refuse_corrupt(begin, middle, places.ends, "index entry")
-    index_keys, row_ids = Spans(places.data, begin, middle), Spans(places.data, middle, places.ends)
+    index_keys, row_ids = (
+        ByteStrings(places.data, begin, middle),
+        ByteStrings(places.data, middle, places.ends),
+    )
     return index_keys.array(), row_ids.array()

@@ -1,6 +1,6 @@
 """Version chains as columns: what scan, snapshot and digest work on instead of row by row.
 
-Keys and values are joined once; from there on they are spans of what was joined: splitting keys,
+Keys and values are joined once; from there on they are parts of what was joined: splitting keys,
 telling chains apart and choosing visible versions copy none of their bytes.
 """
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rezone.storage.engines.base import FLAG_INTENT, FLAG_VALUE, TIME_BYTES, TIME_MAX
-from rezone.wire.codec.pieces import Spans, gather, lengths_of, refuse_corrupt
+from rezone.wire.codec.pieces import ByteStrings, gather, lengths_of, refuse_corrupt
 
 VERSIONS_SCHEMA: Final = pa.schema(
     [
@@ -30,10 +30,10 @@ _HEAD_BYTES: Final = 8
 class Columns(NamedTuple):
     """Versions in engine order (newest first within a row), one array per part."""
 
-    row_ids: Spans
+    row_ids: ByteStrings
     times: npt.NDArray[np.uint64]
     flags: npt.NDArray[np.uint8]
-    values: Spans
+    values: ByteStrings
 
     def starts(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the versions that begin a chain."""
@@ -66,9 +66,10 @@ def fixed_array(data: bytes, width: int) -> Any:
 
 def columns_of(keys: Sequence[bytes], values: Sequence[bytes]) -> Columns:
     """Split engine keys and values into columns; CorruptionError for what is no version."""
-    stored, found = Spans.of(list(keys)), Spans.of(list(values))
-    row_ids = Spans(stored.data, stored.starts, stored.ends - TIME_BYTES)
-    contents = Spans(found.data, found.starts + 1, found.ends)
+    stored = ByteStrings.of(pa.array(keys, pa.binary()))
+    found = ByteStrings.of(pa.array(values, pa.binary()))
+    row_ids = ByteStrings(stored.data, stored.starts, stored.ends - TIME_BYTES)
+    contents = ByteStrings(found.data, found.starts + 1, found.ends)
     refuse_corrupt(row_ids.starts, row_ids.ends, stored.ends, "version's key")
     refuse_corrupt(contents.starts, contents.ends, found.ends, "version's value")
     suffixes = gather(stored.data, row_ids.ends, stored.ends, TIME_BYTES)
@@ -76,7 +77,7 @@ def columns_of(keys: Sequence[bytes], values: Sequence[bytes]) -> Columns:
     return Columns(row_ids, times, found.data[found.starts], contents)
 
 
-def visible(columns: Columns, as_of: int) -> tuple[Spans, Spans]:
+def visible(columns: Columns, as_of: int) -> tuple[ByteStrings, ByteStrings]:
     """Return (row ids, values) of the rows visible at `as_of`, in order.
 
     Of each chain that is the newest version at or below `as_of` that is no intent, unless it is

@@ -30,7 +30,7 @@ from rezone.transfer.sink.staged_runs import (
 )
 from rezone.transfer.sink.staging import Staging
 from rezone.wire.codec.keyspace import HASH_SPACE
-from rezone.wire.codec.pieces import Spans
+from rezone.wire.codec.pieces import ByteStrings
 from rezone.wire.messages import BackfillClaim, BackfillVersions
 
 WINDOW_BYTES: Final = 32 << 20
@@ -87,9 +87,9 @@ class MergedRuns:
             rows = NewRows(window.row_ids, window.values, 0)
             count += len(rows)
             for place, array in enumerate(rows.content()):
-                spans = Spans.of(array)
-                found[2 * place].update((spans.ends - spans.starts).tobytes())
-                found[2 * place + 1].update(spans.data.tobytes())
+                strings = ByteStrings.of(array)
+                found[2 * place].update((strings.ends - strings.starts).tobytes())
+                found[2 * place + 1].update(strings.data.tobytes())
             if window.end is None:
                 break
             start = window.end

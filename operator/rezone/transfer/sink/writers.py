@@ -31,7 +31,7 @@ from rezone.transfer.sink.staging import Staging
 from rezone.transfer.sink.submitting import SequencedRows, acknowledged
 from rezone.transfer.source.options import SourceOptions
 from rezone.wire.codec.encoded_rows import encoded_rows
-from rezone.wire.codec.pieces import Spans
+from rezone.wire.codec.pieces import ByteStrings
 from rezone.wire.codec.rows import RowCodec
 from rezone.wire.layouts import Layout
 
@@ -196,7 +196,7 @@ def _digest(codec: RowCodec, batch: Any, *, delete: bool) -> str:
     found = xxhash.xxh3_128()
     rows = encoded_rows(codec, batch)
     for array in [rows.keys()] if delete else [rows.keys(), rows.values()]:
-        spans = Spans.of(array)
-        found.update((spans.ends - spans.starts).tobytes())
-        found.update(spans.data.tobytes())
+        strings = ByteStrings.of(array)
+        found.update((strings.ends - strings.starts).tobytes())
+        found.update(strings.data.tobytes())
     return found.hexdigest()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rezone.wire.codec.pieces import Bytes, Ints, Spans, bits, gather, nulls_of
+from rezone.wire.codec.pieces import Bytes, ByteStrings, Ints, bits, gather, nulls_of
 from rezone.wire.codec.schema import Column, ColumnType
 
 LENGTH_BYTES = 4
@@ -84,11 +84,11 @@ def ordered_bytes(column: Column, array: Any) -> Bytes:
     return raw.reshape(len(array), dtype.itemsize)
 
 
-def key_column(column: Column, keys: Spans, bound: tuple[Ints, Ints]) -> Any:
+def key_column(column: Column, keys: ByteStrings, bound: tuple[Ints, Ints]) -> Any:
     """Return the Arrow array of one column of encoded keys, between the offsets of `bound`."""
     start, end = bound
     if column.type not in FIXED:
-        return Spans(keys.data, start, end).array(ARROW_TYPES[column.type])
+        return ByteStrings(keys.data, start, end).array(ARROW_TYPES[column.type])
     dtype = np.dtype(FIXED[column.type])
     raw = gather(keys.data, start, keys.ends, dtype.itemsize)
     if dtype.kind == "i":

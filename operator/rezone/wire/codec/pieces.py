@@ -71,7 +71,7 @@ def lengths_of(array: Any) -> npt.NDArray[np.int32]:
     return np.where(nulls_of(array), np.int32(0), lengths) if array.null_count else lengths
 
 
-class Spans:
+class ByteStrings:
     """Byte strings that lie in one buffer, each from its start to its end; none is null.
 
     What is behind one is skipped without a copy of the others: keys in row ids, values behind their
@@ -86,8 +86,8 @@ class Spans:
         self.ends = ends
 
     @classmethod
-    def of(cls, strings: Any) -> "Spans":
-        """Return the elements of a binary array, or a list of bytes; spans as they are."""
+    def of(cls, strings: Any) -> "ByteStrings":
+        """Return the elements of a binary array or a list of bytes; such strings as they are."""
         if isinstance(strings, cls):
             return strings
         array = pa.array(strings, pa.binary()) if isinstance(strings, list) else strings
@@ -103,17 +103,18 @@ class Spans:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def chosen(self, which: npt.NDArray[Any]) -> "Spans":
+    def chosen(self, which: npt.NDArray[Any]) -> "ByteStrings":
         """Return those at some places, or those for which a mask has True."""
-        return Spans(self.data, self.starts[which], self.ends[which])
+        return ByteStrings(self.data, self.starts[which], self.ends[which])
 
     def array(self, kind: Any = _BINARY, validity: Any = None) -> Any:
         """Return them as an Arrow array of `kind`, binary or string."""
         rows = len(self)
-        bounds = np.empty(max(rows * 2, 1), np.int32)
+        if not rows:
+            return pa.array([], kind)
+        bounds = np.empty(rows * 2, np.int32)
         # Every other element is one of these, those between reach from one's end to the next.
-        bounds[0::2] = self.starts if rows else 0
-        bounds[1::2] = self.ends
+        bounds[0::2], bounds[1::2] = self.starts, self.ends
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
         pieces = pa.Array.from_buffers(_BINARY, len(bounds) - 1, buffers)
         wanted = pieces.take(pa.array(np.arange(0, rows * 2, 2)))
@@ -173,8 +174,8 @@ def binary_array(values: Sequence[bytes]) -> Any:
 
 
 def as_list(items: Any) -> list[bytes]:
-    """Return spans, or a BinaryArray without nulls, as a list; lists as they are."""
+    """Return byte strings, or a BinaryArray without nulls, as a list; lists as they are."""
     if isinstance(items, list):
         return items
-    found: list[bytes] = items.tolist() if isinstance(items, Spans) else items.to_pylist()
+    found: list[bytes] = items.tolist() if isinstance(items, ByteStrings) else items.to_pylist()
     return found

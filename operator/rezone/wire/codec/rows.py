@@ -39,8 +39,8 @@ from rezone.wire.codec.column_bytes import (
 from rezone.wire.codec.hashing import BYTES_MAX, xxh64
 from rezone.wire.codec.pieces import (
     FEW_ROWS,
+    ByteStrings,
     Ints,
-    Spans,
     as_binary,
     as_list,
     fixed_pieces,
@@ -184,7 +184,7 @@ class RowCodec:
         return join([fixed_pieces(head.view(np.uint8), self._head.itemsize), *pieces], rows)
 
     def decode(self, keys: Any, values: Any) -> Any:
-        """Return the typed record batch of encoded keys and values (spans, arrays or lists).
+        """Return the typed record batch of encoded keys and values (ByteStrings, arrays or lists).
 
         CorruptionError when the bytes are not of this table's format. Few rows are decoded by a
         loop (`few_rows`), which gives the same.
@@ -194,7 +194,9 @@ class RowCodec:
         if len(keys) <= FEW_ROWS:
             columns = self._decode_few(as_list(keys), as_list(values))
         else:
-            columns = self._decode_keys(Spans.of(keys)) | self._decode_values(Spans.of(values))
+            columns = self._decode_keys(ByteStrings.of(keys)) | self._decode_values(
+                ByteStrings.of(values)
+            )
         return pa.RecordBatch.from_arrays(
             [columns[name] for name in self.arrow_schema.names],
             schema=self.arrow_schema,
@@ -210,9 +212,9 @@ class RowCodec:
         """Return some columns of encoded keys and values by name; errors as `decode`."""
         columns: dict[str, Any] = {}
         if not names.isdisjoint(self.key_schema.names):
-            columns |= self._decode_keys(Spans.of(keys))
+            columns |= self._decode_keys(ByteStrings.of(keys))
         if not names <= columns.keys():
-            columns |= self._decode_values(Spans.of(values), names)
+            columns |= self._decode_values(ByteStrings.of(values), names)
         return columns
 
     def _has_at_most(self, batch: Any, bytes_max: int) -> bool:
@@ -284,7 +286,7 @@ class RowCodec:
             limit=limit,
         )
 
-    def _decode_keys(self, keys: Spans) -> dict[str, Any]:
+    def _decode_keys(self, keys: ByteStrings) -> dict[str, Any]:
         data, at, ends = keys.data, keys.starts, keys.ends
         # The raw column's length is what the others leave, and those after it are fixed or none.
         rest = self._key_width
@@ -309,7 +311,9 @@ class RowCodec:
             for column, bound in zip(self._keys, bounds, strict=True)
         }
 
-    def _decode_values(self, values: Spans, wanted: frozenset[str] | None = None) -> dict[str, Any]:
+    def _decode_values(
+        self, values: ByteStrings, wanted: frozenset[str] | None = None
+    ) -> dict[str, Any]:
         rows, width, ends = len(values), self._head.itemsize, values.ends
         heads = gather(values.data, values.starts, ends, width)
         head: Any = heads.view(self._head).ravel() if width else np.zeros(rows, dtype=self._head)
@@ -329,7 +333,7 @@ class RowCodec:
             end = at + head[f"n{index}"]
             refuse_corrupt(at, end, ends, "value")
             if needed:
-                found = Spans(values.data, at, end)
+                found = ByteStrings(values.data, at, end)
                 columns[column.name] = found.array(ARROW_TYPES[column.type], validity)
             at = end
         if not np.array_equal(at, ends):
@@ -342,8 +346,8 @@ def hash_of(keys: Any) -> keyspace.Hashes:
 
     A client asks where a row belongs before its batch is checked.
     """
-    spans = Spans.of(keys)
-    data, starts, ends = spans.data, spans.starts, spans.ends
+    strings = ByteStrings.of(keys)
+    data, starts, ends = strings.data, strings.starts, strings.ends
     lengths = ends - starts
     if len(lengths) > FEW_ROWS and lengths[0] <= BYTES_MAX and (lengths == lengths[0]).all():
         return xxh64(data, starts, ends, keyspace.HASH_SEED)
@@ -361,10 +365,10 @@ def row_ids(keys: Any, hashes: keyspace.Hashes) -> Any:
     return join([fixed_pieces(prefix.view(np.uint8), ROW_ID_PREFIX_BYTES), keys], len(keys))
 
 
-def keys_of(ids: Any) -> Spans:
-    """Return the encoded keys in row ids (spans, a BinaryArray or a list)."""
-    spans = Spans.of(ids)
-    return Spans(spans.data, spans.starts + ROW_ID_PREFIX_BYTES, spans.ends)
+def keys_of(ids: Any) -> ByteStrings:
+    """Return the encoded keys in row ids (ByteStrings, a BinaryArray or a list)."""
+    whole = ByteStrings.of(ids)
+    return ByteStrings(whole.data, whole.starts + ROW_ID_PREFIX_BYTES, whole.ends)
 
 
 def _span(batch: Any, columns: Sequence[Column]) -> int:
